@@ -1,0 +1,86 @@
+"""One step as pure data: what the scheduler decides and the engine executes.
+
+No torch, no references to live objects: a plan can be built by hand in a test and replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luce.protocol.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """A row gets a new occupant; sent once, in the plan of its first step.
+
+    Attributes:
+        row: index in the engine's persistent per-sequence state.
+        sampling: the sequence's parameters.
+        seed: resolved seed, 0 <= seed < 2**64 (entropy was drawn by the scheduler if needed).
+        history: all token ids known so far (prompt, and output when resuming after a
+            preemption); the penalties' window is taken from its end.
+        num_prompt_tokens: how many of `history` are prompt.
+    """
+
+    row: int
+    sampling: SamplingParams
+    seed: int
+    history: tuple[int, ...]
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """What one sequence does in this step.
+
+    Attributes:
+        row: the sequence's row.
+        start: position of the first token computed.
+        token_ids: tokens to compute, positions `start .. start+len-1`. Empty means: one
+            decode token, the one this row sampled last (it may still be on the device).
+        block_table: block ids covering positions `0 .. start+num_tokens-1`.
+        sample: whether the last token's logits are sampled.
+        output_index: index, in the sequence's output, of the token sampled here; with the
+            seed it keys the random number, so text never depends on the batch.
+    """
+
+    row: int
+    start: int
+    token_ids: tuple[int, ...]
+    block_table: tuple[int, ...]
+    sample: bool
+    output_index: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return len(self.token_ids) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One engine step.
+
+    Attributes:
+        step: running number.
+        starts: rows that get a new occupant before the step runs.
+        items: decode rows and prefill chunks, mixed; at most one per row; decode rows first.
+    """
+
+    step: int
+    starts: tuple[RowStart, ...]
+    items: tuple[ScheduledSequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by the whole step."""
+        return sum(item.num_tokens for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Sampled tokens of one step: one per item with `sample`, in the order of the items."""
+
+    step: int
+    token_ids: tuple[int, ...]
