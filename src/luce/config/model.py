@@ -47,7 +47,7 @@ class ModelConfig:
         metavar="N",
         unit="tokens",
         minimum=16,
-        help="Longest sequence (prompt and output). Default: the model's own context, at most 8192.",
+        help="Longest sequence, prompt and output. Default: the model's context, at most 8192.",
     )
     max_concurrency: int = option(
         4,
