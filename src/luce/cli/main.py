@@ -1,0 +1,169 @@
+"""The two commands: `luce_server` serves models, `luce` has that and the tools as subcommands.
+
+Nothing heavy is imported before it is needed: help and usage errors come at once, and the
+listener's process never sees torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from luce.cli.blocks import Block, CommandLine, split_blocks
+from luce.cli.demo import find_demo_model
+from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS, parse_words, repeated_flags
+from luce.config.load import Loaded, load_config
+from luce.errors import StartupError, UsageError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
+OUTPUT_CLOSED = 141
+"""Exit code when the reader of our output went away: 128 + SIGPIPE."""
+
+_HELP_FLAGS = ("--help", "-h")
+_VERSION_FLAG = "--version"
+
+
+def server_main(argv: Sequence[str] | None = None) -> int:
+    """`luce_server`: serve the models of the command line. Returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    return _guarded("luce_server", lambda: _serve(words))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`luce`: run one subcommand. Returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    return _guarded("luce", lambda: _run_subcommand(words))
+
+
+def resolve(argv: Sequence[str]) -> Loaded:
+    """Turn the words of a `luce_server` command into a checked configuration.
+
+    Every block is parsed and checked, served or not, before any model file is touched.
+
+    Raises:
+        UsageError: anything wrong; names the block and its model.
+    """
+    line = split_blocks(argv)
+    listener = parse_words(line.prelude, LISTENER_OPTIONS, "before the first model")
+    models = []
+    for block in line.blocks:
+        values = _parse_block(block)
+        if block.number == 1:
+            for option in LISTENER_OPTIONS:
+                if option.field in values:
+                    listener[option.field] = values.pop(option.field)
+        models.append(values)
+    loaded = load_config(listener, models)
+    return Loaded(loaded.config, (*_repetition_notes(line), *loaded.notes))
+
+
+def _parse_block(block: Block) -> dict[str, Any]:
+    values = parse_words(block.arguments, _allowed(block), block.label)
+    values["path"] = find_demo_model() if block.path is None else Path(block.path)
+    return values
+
+
+def _allowed(block: Block) -> tuple[Any, ...]:
+    return MODEL_OPTIONS + LISTENER_OPTIONS if block.number == 1 else MODEL_OPTIONS
+
+
+def _repetition_notes(line: CommandLine) -> list[str]:
+    return [
+        f"{block.label}: {flag} is written more than once; the last one counts"
+        for block in line.blocks
+        for flag in repeated_flags(block.arguments, _allowed(block))
+    ]
+
+
+def _serve(argv: list[str]) -> int:
+    if _wants(argv, *_HELP_FLAGS):
+        return _print_server_help()
+    if _wants(argv, _VERSION_FLAG):
+        return _print_version("luce_server")
+    loaded = resolve(argv)
+    for note in loaded.notes:
+        print(f"luce_server: note: {note}", file=sys.stderr)
+    from luce.listener.server import serve
+
+    return serve(loaded.config)
+
+
+def _run_subcommand(argv: list[str]) -> int:
+    name = argv[0] if argv else ""
+    if name in _SUBCOMMANDS:
+        return _SUBCOMMANDS[name](argv[1:])
+    if name in _HELP_FLAGS:
+        from luce.cli.help import luce_help
+
+        print(luce_help())
+        return 0
+    if name == _VERSION_FLAG:
+        return _print_version("luce")
+    known = ", ".join(_SUBCOMMANDS)
+    problem = f"unknown subcommand {name!r}" if name else "no subcommand given"
+    raise UsageError(f"{problem}; there are {known} (luce --help)")
+
+
+def _inspect(argv: list[str]) -> int:
+    from luce.cli.tools import inspect_arguments
+
+    arguments = inspect_arguments(argv)
+    from luce.cli.inspect import inspect
+
+    return inspect(arguments.path, arguments.as_json)
+
+
+def _bench(argv: list[str]) -> int:
+    from luce.cli.tools import bench_arguments
+
+    arguments = bench_arguments(argv)
+    from luce.cli.bench import bench
+
+    return bench(arguments)
+
+
+_SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "serve": _serve,
+    "inspect": _inspect,
+    "bench": _bench,
+}
+
+
+def _wants(argv: Sequence[str], *flags: str) -> bool:
+    return any(word in flags for word in argv)
+
+
+def _print_server_help() -> int:
+    from luce.cli.help import server_help
+
+    print(server_help())
+    return 0
+
+
+def _print_version(program: str) -> int:
+    from luce import __version__
+
+    print(f"{program} {__version__}")
+    return 0
+
+
+def _guarded(program: str, command: Callable[[], int]) -> int:
+    """Run a command; what goes wrong on the outside becomes one line and an exit code."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except StartupError as error:
+        line = " ".join(str(error).splitlines())
+        print(f"{program}: {line}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OUTPUT_CLOSED
+    return code

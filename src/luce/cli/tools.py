@@ -1,0 +1,86 @@
+"""Arguments of the subcommands that are not the server: `inspect` and `bench`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from luce.cli.options import MODEL_OPTIONS
+from luce.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class InspectArguments:
+    """`luce inspect`: which model, and whether as JSON."""
+
+    path: Path
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BenchArguments:
+    """`luce bench`: which models and how they are held."""
+
+    paths: tuple[Path, ...]
+    threads: int | None
+    dtype: str
+    device: str
+
+
+class _ToolParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"{self.prog.split()[-1]}: {message.removeprefix('argument ')} (see --help)"
+        )
+
+
+_ENGINE_FIELDS = ("threads", "dtype", "target_device")
+"""Fields of a model block that `luce bench` takes as well."""
+
+
+def inspect_arguments(argv: Sequence[str]) -> InspectArguments:
+    """Parse `luce inspect PATH [--json]`; `--help` prints and exits.
+
+    Raises:
+        UsageError: a wrong or missing argument.
+    """
+    parser = _parser("inspect", "Prints what a model file or folder says about itself.")
+    parser.add_argument("path", metavar="MODEL", type=_path, help="GGUF file or model folder")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    values = parser.parse_args(list(argv))
+    return InspectArguments(values.path, values.json)
+
+
+def bench_arguments(argv: Sequence[str]) -> BenchArguments:
+    """Parse `luce bench PATH... [options]`; `--help` prints and exits.
+
+    Raises:
+        UsageError: a wrong or missing argument.
+    """
+    parser = _parser("bench", "Measures decode and prefill speed of models on this machine.")
+    parser.add_argument("paths", metavar="MODEL", type=_path, nargs="+", help="GGUF or folder")
+    for option in MODEL_OPTIONS:
+        if option.field in _ENGINE_FIELDS:
+            parser.add_argument(
+                *option.flags,
+                dest=option.field,
+                type=option.parse,
+                default=option.default,
+                metavar=option.value_word,
+                help=option.help,
+            )
+    values = parser.parse_args(list(argv))
+    return BenchArguments(tuple(values.paths), values.threads, values.dtype, values.target_device)
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    return _ToolParser(prog=f"luce {name}", description=description, allow_abbrev=False)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)

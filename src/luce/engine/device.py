@@ -1,0 +1,152 @@
+"""Devices: names, existence, free memory, threads, read-back. Only this file says torch.cuda."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from luce.errors import PlacementError, UsageError
+
+_NAME = re.compile(r"(cpu|cuda|hip)(?::(\d{1,3}))?")
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that exists.
+
+    Attributes:
+        name: "cpu", "cuda:0" or "hip:0", as people see it.
+        torch: PyTorch's handle; a ROCm device is "cuda" there.
+    """
+
+    name: str
+    torch: torch.device
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.torch.type == "cpu"
+
+
+def open_device(text: str) -> Device:
+    """Find the device a person named.
+
+    Raises:
+        UsageError: the text names no kind of device we know.
+        PlacementError: this machine, or this build of PyTorch, does not have it.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise UsageError(f"unknown device {text!r}; use cpu, cuda:N or hip:N")
+    kind, index = match[1], int(match[2] or 0)
+    if kind == "cpu":
+        if index:
+            raise PlacementError(f"no such device: {text}; the CPU of this machine is cpu:0")
+        return Device("cpu", torch.device("cpu"))
+    return _open_gpu(kind, index)
+
+
+def _open_gpu(kind: str, index: int) -> Device:
+    built_for = "hip" if torch.version.hip else "cuda" if torch.version.cuda else "cpu"
+    if built_for != kind:
+        raise PlacementError(
+            f"no such device: {kind}:{index}; the installed PyTorch {torch.__version__} is built "
+            f"for {built_for}"
+        )
+    count = torch.cuda.device_count()
+    if index >= count:
+        found = ", ".join(f"{kind}:{number}" for number in range(count)) or "none"
+        raise PlacementError(f"no such device: {kind}:{index}; devices found: {found}")
+    return Device(f"{kind}:{index}", torch.device("cuda", index))
+
+
+def resolve_dtype(text: str, device: Device) -> torch.dtype:
+    """The type weights are held and computed in.
+
+    Raises:
+        UsageError: the name is unknown.
+    """
+    if text == "auto":
+        return torch.float32 if device.is_cpu else torch.bfloat16
+    if text not in _DTYPES:
+        raise UsageError(f"unknown dtype {text!r}; use auto, {', '.join(_DTYPES)}")
+    return _DTYPES[text]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def use_threads(threads: int | None) -> int:
+    """Set how many CPU threads PyTorch uses in this process; returns the number."""
+    count = threads if threads is not None else len(os.sched_getaffinity(0))
+    torch.set_num_threads(count)
+    return count
+
+
+def free_bytes(device: Device) -> int:
+    """Memory a new model may take, in bytes."""
+    if not device.is_cpu:
+        return int(torch.cuda.mem_get_info(device.torch)[0])
+    limits = [_meminfo_available(Path("/proc/meminfo")), _cgroup_available(Path("/sys/fs/cgroup"))]
+    return min(limit for limit in limits if limit is not None)
+
+
+def _meminfo_available(path: Path) -> int:
+    for line in path.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise PlacementError(f"{path} has no MemAvailable line")
+
+
+def _cgroup_available(folder: Path) -> int | None:
+    """What a container's limit (cgroup v2) leaves, or None where there is no limit."""
+    try:
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = (folder / "memory.current").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return None if limit == "max" else max(0, int(limit) - int(used))
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch failed to allocate, on any device."""
+    return isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def begin_readback(values: torch.Tensor) -> Callable[[], list[int]]:
+    """Start copying a small integer tensor to the host.
+
+    Returns:
+        A function that waits for the copy and returns the values. On a CPU the values are taken
+        at once, because the tensor's memory may be reused by the next step.
+    """
+    if values.device.type == "cpu":
+        taken: list[int] = values.tolist()
+        return lambda: taken
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(values.device))
+
+    def wait() -> list[int]:
+        done.synchronize()
+        return [int(value) for value in pinned.tolist()]
+
+    return wait
+
+
+def release_cached(device: Device) -> None:
+    """Give memory PyTorch keeps for reuse back to the device."""
+    if not device.is_cpu:
+        torch.cuda.empty_cache()

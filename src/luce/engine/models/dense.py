@@ -1,0 +1,163 @@
+"""Dense decoder-only transformers: Llama, Qwen2 and Qwen3 are one family.
+
+They differ in hyper-parameters alone: biases on q, k and v (Qwen2), a norm per head on q and k
+(Qwen3), tied or untied output, and which rotary pairs the file's rows are laid out for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from luce.engine.context import ForwardContext
+from luce.engine.layers.attention import SelfAttention
+from luce.engine.layers.embedding import Embedding
+from luce.engine.layers.mlp import GatedMlp
+from luce.engine.layers.norm import Norm
+from luce.engine.layers.rotary import RotaryTable
+from luce.engine.models.base import Parameters
+from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.linear import Linear
+from luce.engine.ops.select import OpSet
+from luce.kv.spec import KVSpec
+from luce.loaders.hparams import HParams
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Attention and feed-forward, each behind a norm and around a residual."""
+
+    attention_norm: Norm
+    attention: SelfAttention
+    mlp_norm: Norm
+    mlp: GatedMlp
+
+    def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
+        hidden = self.attention.forward(self.attention_norm.forward(hidden), hidden, ctx)
+        return self.mlp.forward(self.mlp_norm.forward(hidden), hidden)
+
+
+class DenseModel:
+    """A Llama, Qwen2 or Qwen3 model."""
+
+    def __init__(self, builder: DenseBuilder) -> None:
+        self._hparams = builder.hparams
+        self._dtype = builder.dtype
+        self._rotary = builder.rotary()
+        self._embedding = builder.embedding()
+        self._layers = [builder.layer(index) for index in range(self._hparams.num_layers)]
+        self._norm = builder.norm("norm.weight")
+        self._head = builder.head()
+        self.nbytes = builder.linear_bytes + self._embedding.table.nbytes + self._rotary.nbytes
+
+    @property
+    def vocab_size(self) -> int:
+        return self._hparams.vocab_size
+
+    def kv_spec(self, block_tokens: int) -> KVSpec:
+        return KVSpec(
+            kind="full",
+            num_layers=self._hparams.num_layers,
+            block_tokens=block_tokens,
+            num_kv_heads=self._hparams.num_kv_heads,
+            head_dim=self._hparams.head_dim,
+            element_bytes=self._dtype.itemsize,
+        )
+
+    def rotary(self, positions: torch.Tensor) -> torch.Tensor:
+        return self._rotary.lookup(positions)
+
+    def forward(self, input_ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
+        hidden = self._embedding.forward(input_ids)
+        for layer in self._layers:
+            hidden = layer.forward(hidden, ctx)
+        return self._norm.forward(hidden)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._head(hidden).float()
+
+
+class DenseBuilder:
+    """Builds the parts of a `DenseModel` from a checkpoint's parameters, in file order.
+
+    Attributes:
+        linear_bytes: memory of the matrices built so far.
+    """
+
+    def __init__(
+        self, hparams: HParams, parameters: Parameters, ops: OpSet, max_positions: int
+    ) -> None:
+        self.hparams = hparams
+        self._parameters = parameters
+        self._ops = ops
+        self._max_positions = max_positions
+        self._heads = HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim)
+        # The norm is small and always there: it shows the type and device in use.
+        self._final_norm = parameters.vector(("norm.weight", (hparams.hidden_size,)))
+        self.dtype = self._final_norm.dtype
+        self.linear_bytes = 0
+
+    def rotary(self) -> RotaryTable:
+        divisors = self._parameters.optional_vector("rope_freqs", (self.hparams.head_dim // 2,))
+        device = self._final_norm.device
+        return RotaryTable(self.hparams, self._max_positions, divisors, device)
+
+    def embedding(self) -> Embedding:
+        shape = (self.hparams.vocab_size, self.hparams.hidden_size)
+        return Embedding(self._parameters.table("embed_tokens.weight", shape), self.dtype)
+
+    def head(self) -> Linear:
+        name = "embed_tokens.weight" if self.hparams.tie_word_embeddings else "lm_head.weight"
+        return self._linear((name, self.hparams.vocab_size), columns=self.hparams.hidden_size)
+
+    def norm(self, name: str, size: int | None = None) -> Norm:
+        weight = self._parameters.vector((name, (size or self.hparams.hidden_size,)))
+        return Norm(weight, self.hparams.rms_norm_eps, self._ops.rms_norm)
+
+    def layer(self, index: int) -> DecoderLayer:
+        prefix = f"layers.{index}."
+        return DecoderLayer(
+            attention_norm=self.norm(f"{prefix}input_layernorm.weight"),
+            attention=self._attention(index, f"{prefix}self_attn."),
+            mlp_norm=self.norm(f"{prefix}post_attention_layernorm.weight"),
+            mlp=self._mlp(f"{prefix}mlp."),
+        )
+
+    def _attention(self, index: int, prefix: str) -> SelfAttention:
+        hparams = self.hparams
+        q_rows = hparams.num_heads * hparams.head_dim
+        kv_rows = hparams.num_kv_heads * hparams.head_dim
+        rows = (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows))
+        bias = None
+        if hparams.attention_bias:
+            bias = self._parameters.vector(*((f"{prefix}{n}.bias", (r,)) for n, r in rows))
+        weights = tuple((f"{prefix}{name}.weight", count) for name, count in rows)
+        has_norms = hparams.qk_norm
+        return SelfAttention(
+            layer=index,
+            heads=self._heads,
+            qkv=self._linear(*weights, columns=hparams.hidden_size, bias=bias),
+            output=self._linear((f"{prefix}o_proj.weight", hparams.hidden_size), columns=q_rows),
+            q_norm=self.norm(f"{prefix}q_norm.weight", hparams.head_dim) if has_norms else None,
+            k_norm=self.norm(f"{prefix}k_norm.weight", hparams.head_dim) if has_norms else None,
+            rotate=self._ops.rotate,
+            store_kv=self._ops.store_kv,
+        )
+
+    def _mlp(self, prefix: str) -> GatedMlp:
+        hidden, ffn = self.hparams.hidden_size, self.hparams.intermediate_size
+        gate_up = ((f"{prefix}gate_proj.weight", ffn), (f"{prefix}up_proj.weight", ffn))
+        return GatedMlp(
+            gate_up=self._linear(*gate_up, columns=hidden),
+            down=self._linear((f"{prefix}down_proj.weight", hidden), columns=ffn),
+            silu_and_mul=self._ops.silu_and_mul,
+        )
+
+    def _linear(
+        self, *parts: tuple[str, int], columns: int, bias: torch.Tensor | None = None
+    ) -> Linear:
+        weight = self._parameters.matrix(*((name, (rows, columns)) for name, rows in parts))
+        linear = self._ops.pack_linear(weight, bias)
+        self.linear_bytes += linear.nbytes
+        return linear

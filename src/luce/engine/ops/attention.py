@@ -1,0 +1,88 @@
+"""Attention over paged keys and values: what it is given and what it returns.
+
+Shapes: T tokens of the step, B sequences, H query heads, K KV heads, D head dim, N blocks,
+P tokens per block, M block-table width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """Geometry of the attention heads of a model.
+
+    Attributes:
+        num_heads: H.
+        num_kv_heads: K; divides H, query head h reads KV head h // (H / K).
+        head_dim: D; scores are scaled by 1 / sqrt(D).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.num_heads // self.num_kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """Who attends to what in one step; sequences are contiguous runs of the step's tokens.
+
+    Attributes:
+        query_starts: B+1 offsets of the sequences' tokens.
+        context_lens: per sequence, tokens it attends to: those before this step and its own.
+        block_tables: per sequence, the blocks that hold them, in order.
+        block_tokens: P.
+    """
+
+    query_starts: tuple[int, ...]
+    context_lens: tuple[int, ...]
+    block_tables: tuple[tuple[int, ...], ...]
+    block_tokens: int
+
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return len(self.context_lens)
+
+    def query_len(self, sequence: int) -> int:
+        """Tokens of a sequence in this step."""
+        return self.query_starts[sequence + 1] - self.query_starts[sequence]
+
+    def num_blocks(self, sequence: int) -> int:
+        """Blocks a sequence's context takes."""
+        return -(-self.context_lens[sequence] // self.block_tokens)
+
+
+class AttentionStep(Protocol):
+    """Attention prepared for one step; called once per layer."""
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor
+    ) -> torch.Tensor:
+        """Causal attention of the step's tokens.
+
+        Args:
+            q: [T, H, D], rotated.
+            k: [T, K, D], rotated; in the cache already.
+            v: [T, K, D]; in the cache already.
+            cache: [N, P, 2, K, D].
+
+        Returns:
+            [T, H * D]. Softmax is in float32 whatever the inputs are.
+        """
+
+
+class PagedAttention(Protocol):
+    """An implementation of paged attention."""
+
+    def prepare(self, batch: AttentionBatch) -> AttentionStep:
+        """Work out once what all layers of the step share: groups, gathers, masks."""

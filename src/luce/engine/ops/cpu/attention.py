@@ -1,0 +1,193 @@
+"""Paged attention on a CPU: sequences of like length share one gather and one fused call.
+
+Sequences with one query (decode) are grouped so that none is padded to more than twice its own
+blocks: a long one costs the short ones nothing. Query heads of a KV head are the rows of one
+product, so grouped heads are never repeated in memory. Groups, gathers and masks are worked out
+once per step and serve all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from luce.engine.ops.attention import AttentionBatch, AttentionStep, HeadShape
+from luce.kv.spec import NULL_BLOCK
+
+_MAX_PADDING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Which blocks to read: a run of neighbours is a view, anything else a gather."""
+
+    first: int
+    count: int
+    table: torch.Tensor | None
+
+    def read(self, cache: torch.Tensor) -> torch.Tensor:
+        """[count, P, 2, K, D]."""
+        if self.table is None:
+            return cache[self.first : self.first + self.count]
+        return cache.index_select(0, self.table)
+
+
+def _blocks(table: list[int]) -> _Blocks:
+    first, count = table[0], len(table)
+    if table == list(range(first, first + count)):
+        return _Blocks(first, count, None)
+    return _Blocks(first, count, torch.tensor(table, dtype=torch.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodeGroup:
+    """Sequences with one query each.
+
+    Attributes:
+        tokens: i64 [n] tokens of the step, or None when they are the first n in order.
+        blocks: their tables, each padded to the longest with the null block.
+        mask: [n, 1, 1, S] to add to the scores, or None when nothing is padded.
+    """
+
+    num_sequences: int
+    tokens: torch.Tensor | None
+    blocks: _Blocks
+    mask: torch.Tensor | None
+
+    def attend(self, q: torch.Tensor, cache: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+        """[n, H * D]."""
+        n, k = self.num_sequences, heads.num_kv_heads
+        context = self.blocks.read(cache).view(n, -1, 2, k, heads.head_dim)
+        keys, values = context.permute(2, 0, 3, 1, 4).unbind(0)
+        mine = q[:n] if self.tokens is None else q.index_select(0, self.tokens)
+        queries = mine.reshape(n, k, heads.group, heads.head_dim)
+        out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.mask)
+        return out.reshape(n, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A run of one sequence's tokens.
+
+    Attributes:
+        start: first token of the step; `stop` is one past the last.
+        blocks: the whole context, or None when the chunk is the whole context.
+        mask: [query, S] to add to the scores, or None when the chunk is the whole context.
+    """
+
+    start: int
+    stop: int
+    blocks: _Blocks | None
+    mask: torch.Tensor | None
+
+    def attend(
+        self, q: torch.Tensor, kv: tuple[torch.Tensor, torch.Tensor], cache: torch.Tensor
+    ) -> torch.Tensor:
+        """[query, H, D]; kv are the step's own keys and values."""
+        if self.blocks is None:
+            keys, values = (part[self.start : self.stop] for part in kv)
+        else:
+            keys, values = self.blocks.read(cache).flatten(0, 1).unbind(1)
+        k = keys.shape[1]
+        # [K, group, query, D] against [K, 1 (group), S, D]: the group axis has stride 0.
+        queries = q[self.start : self.stop].unflatten(1, (k, -1)).permute(1, 2, 0, 3)
+        shape = (k, queries.shape[1], keys.shape[0], keys.shape[2])
+        keys, values = (part.transpose(0, 1).unsqueeze(1).expand(shape) for part in (keys, values))
+        out = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=self.mask, is_causal=self.mask is None
+        )
+        return out.permute(2, 0, 1, 3).reshape(self.stop - self.start, -1, keys.shape[3])
+
+
+class GroupedAttention:
+    """Paged attention out of PyTorch's fused CPU kernel."""
+
+    def __init__(self, heads: HeadShape, dtype: torch.dtype) -> None:
+        self._heads = heads
+        self._dtype = dtype
+
+    def prepare(self, batch: AttentionBatch) -> AttentionStep:
+        """Group the step's sequences."""
+        singles: list[int] = []
+        chunks: list[_Chunk] = []
+        for sequence in range(batch.num_sequences):
+            if batch.query_len(sequence) == 1:
+                singles.append(sequence)
+            else:
+                chunks.append(self._chunk(batch, sequence))
+        groups = [self._decode_group(batch, group) for group in _grouped(batch, singles)]
+        return _GroupedStep(self._heads, groups, chunks)
+
+    def _decode_group(self, batch: AttentionBatch, sequences: list[int]) -> _DecodeGroup:
+        width = max(batch.num_blocks(sequence) for sequence in sequences)
+        flat: list[int] = []
+        for sequence in sequences:
+            count = batch.num_blocks(sequence)
+            flat.extend(batch.block_tables[sequence][:count])
+            flat.extend([NULL_BLOCK] * (width - count))
+        starts = [batch.query_starts[sequence] for sequence in sequences]
+        in_order = starts == list(range(len(starts)))
+        lengths = torch.tensor([batch.context_lens[sequence] for sequence in sequences])
+        positions = torch.arange(width * batch.block_tokens)
+        hidden = positions >= lengths.unsqueeze(1)
+        mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        return _DecodeGroup(
+            num_sequences=len(sequences),
+            tokens=None if in_order else torch.tensor(starts),
+            blocks=_blocks(flat),
+            mask=mask[:, None, None, :],
+        )
+
+    def _chunk(self, batch: AttentionBatch, sequence: int) -> _Chunk:
+        start, stop = batch.query_starts[sequence : sequence + 2]
+        length = batch.context_lens[sequence]
+        if length == stop - start:
+            return _Chunk(start, stop, None, None)
+        blocks = _blocks(list(batch.block_tables[sequence][: batch.num_blocks(sequence)]))
+        positions = torch.arange(blocks.count * batch.block_tokens)
+        queries = torch.arange(length - (stop - start), length).unsqueeze(1)
+        hidden = positions > queries
+        mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        return _Chunk(start, stop, blocks, mask)
+
+
+def _grouped(batch: AttentionBatch, sequences: list[int]) -> list[list[int]]:
+    """Split by length so that nobody is padded to more than `_MAX_PADDING` times its blocks."""
+    if not sequences:
+        return []
+    counts = {sequence: batch.num_blocks(sequence) for sequence in sequences}
+    if max(counts.values()) <= _MAX_PADDING * min(counts.values()):
+        return [sequences]
+    groups: list[list[int]] = []
+    for sequence in sorted(sequences, key=lambda each: counts[each], reverse=True):
+        if groups and counts[groups[-1][0]] <= _MAX_PADDING * counts[sequence]:
+            groups[-1].append(sequence)
+        else:
+            groups.append([sequence])
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupedStep:
+    heads: HeadShape
+    groups: list[_DecodeGroup]
+    chunks: list[_Chunk]
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor
+    ) -> torch.Tensor:
+        num_tokens = q.shape[0]
+        if len(self.groups) == 1 and self.groups[0].num_sequences == num_tokens:
+            return self.groups[0].attend(q, cache, self.heads)
+        out = q.new_empty(num_tokens, self.heads.num_heads * self.heads.head_dim)
+        for group in self.groups:
+            attended = group.attend(q, cache, self.heads)
+            if group.tokens is None:
+                out[: group.num_sequences] = attended
+            else:
+                out.index_copy_(0, group.tokens, attended)
+        for chunk in self.chunks:
+            out[chunk.start : chunk.stop] = chunk.attend(q, (k, v), cache).flatten(1)
+        return out

@@ -1,0 +1,157 @@
+"""Chooses the implementation of each operation at load, and records why.
+
+Candidates stand in order of preference; the first whose `refusal` finds nothing against it is
+taken. The last one of each list is the reference, which never refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from luce.engine.ops.attention import HeadShape, PagedAttention
+from luce.engine.ops.cpu import attention as cpu_attention
+from luce.engine.ops.cpu import linear as cpu_linear
+from luce.engine.ops.cpu import pointwise as cpu_pointwise
+from luce.engine.ops.linear import LinearPacker
+from luce.engine.ops.pointwise import RmsNorm, Rotate, SiluAndMul, StoreKV
+from luce.engine.ops.ref import attention as ref_attention
+from luce.engine.ops.ref import linear as ref_linear
+from luce.engine.ops.ref import pointwise as ref_pointwise
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OpRequest:
+    """What the operations will be used for.
+
+    Attributes:
+        device: where.
+        dtype: of activations and weights.
+        heads: geometry of attention.
+        interleaved_rope: rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i+D/2).
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: HeadShape
+    interleaved_rope: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[T]):
+    """One implementation.
+
+    Attributes:
+        name: as recorded.
+        implementation: what is used.
+        refusal: why it cannot serve a request, or None.
+    """
+
+    name: str
+    implementation: T
+    refusal: Callable[[OpRequest], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpChoice:
+    """What was chosen for an operation, and what was not, with the reasons."""
+
+    op: str
+    chosen: str
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpSet:
+    """The implementations a model runs on."""
+
+    pack_linear: LinearPacker
+    rms_norm: RmsNorm
+    rotate: Rotate
+    silu_and_mul: SiluAndMul
+    store_kv: StoreKV
+    attention: PagedAttention
+    choices: tuple[OpChoice, ...]
+
+
+def choose(op: str, candidates: list[Candidate[T]], request: OpRequest) -> tuple[T, OpChoice]:
+    """The first candidate that serves the request."""
+    refused: list[tuple[str, str]] = []
+    for candidate in candidates:
+        reason = candidate.refusal(request)
+        if reason is None:
+            return candidate.implementation, OpChoice(op, candidate.name, tuple(refused))
+        refused.append((candidate.name, reason))
+    raise AssertionError(f"no candidate serves {op}: {refused}")
+
+
+def _never(request: OpRequest) -> str | None:
+    del request
+    return None
+
+
+def _unless_cpu(request: OpRequest) -> str | None:
+    return None if request.device.type == "cpu" else "made for a CPU"
+
+
+def _unless_cpu_float32(request: OpRequest) -> str | None:
+    if request.dtype != torch.float32:
+        return "made for float32"
+    return _unless_cpu(request)
+
+
+def _unless_onednn(request: OpRequest) -> str | None:
+    return _unless_cpu_float32(request) or cpu_linear.refusal()
+
+
+def _linear_candidates() -> list[Candidate[LinearPacker]]:
+    return [
+        Candidate("onednn", cpu_linear.PackedLinear, _unless_onednn),
+        Candidate("ref", ref_linear.PlainLinear, _never),
+    ]
+
+
+def _rms_norm_candidates() -> list[Candidate[RmsNorm]]:
+    return [
+        Candidate("cpu", cpu_pointwise.rms_norm, _unless_cpu_float32),
+        Candidate("ref", ref_pointwise.rms_norm, _never),
+    ]
+
+
+def _rotate_candidates(*, interleaved: bool) -> list[Candidate[Rotate]]:
+    fast = cpu_pointwise.rotate_interleaved if interleaved else cpu_pointwise.rotate_half
+    plain = ref_pointwise.rotate_interleaved if interleaved else ref_pointwise.rotate_half
+    return [Candidate("cpu", fast, _unless_cpu_float32), Candidate("ref", plain, _never)]
+
+
+def _attention_candidates(request: OpRequest) -> list[Candidate[PagedAttention]]:
+    grouped = cpu_attention.GroupedAttention(request.heads, request.dtype)
+    plain = ref_attention.ReferenceAttention(request.heads)
+    return [
+        Candidate("cpu_grouped", grouped, _unless_cpu),
+        Candidate("ref", plain, _never),
+    ]
+
+
+def select_ops(request: OpRequest) -> OpSet:
+    """Choose every operation of a model."""
+    pack_linear, linear_choice = choose("linear", _linear_candidates(), request)
+    rms_norm, norm_choice = choose("rms_norm", _rms_norm_candidates(), request)
+    rotate, rotate_choice = choose(
+        "rotate", _rotate_candidates(interleaved=request.interleaved_rope), request
+    )
+    attention, attention_choice = choose("attention", _attention_candidates(request), request)
+    return OpSet(
+        pack_linear=pack_linear,
+        rms_norm=rms_norm,
+        rotate=rotate,
+        silu_and_mul=ref_pointwise.silu_and_mul,
+        store_kv=ref_pointwise.store_kv,
+        attention=attention,
+        choices=(linear_choice, norm_choice, rotate_choice, attention_choice),
+    )

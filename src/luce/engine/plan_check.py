@@ -1,0 +1,87 @@
+"""Holds a plan against the engine's geometry before anything is touched."""
+
+from __future__ import annotations
+
+import math
+
+from luce.engine.options import EngineInfo
+from luce.errors import InternalError, InvalidRequest
+from luce.kv.spec import NULL_BLOCK, blocks_for
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+
+
+class PlanCheck:
+    """Refuses plans that would read or write where they must not.
+
+    Args:
+        resolved: the engine's geometry.
+    """
+
+    def __init__(self, resolved: EngineInfo) -> None:
+        self._resolved = resolved
+        self._started: set[int] = set()
+
+    def check(self, plan: StepPlan) -> None:
+        """Accept a plan, and remember which rows are occupied.
+
+        Raises:
+            InternalError: the plan makes no sense.
+            InvalidRequest: a new row's logit bias names a token the model does not have.
+        """
+        if not plan.items:
+            raise InternalError(f"step {plan.step} has nothing to compute")
+        started = self._started | {start.row for start in plan.starts}
+        for start in plan.starts:
+            self._check_start(plan.step, start)
+        rows = [item.row for item in plan.items]
+        if len(set(rows)) != len(rows):
+            raise InternalError(f"step {plan.step} has a row twice: {sorted(rows)}")
+        for item in plan.items:
+            if item.row not in started:
+                raise InternalError(f"step {plan.step} uses row {item.row}, which was not started")
+            self._check_item(plan.step, item)
+        self._started = started
+
+    def _check_start(self, step: int, start: RowStart) -> None:
+        if not 0 <= start.row < self._resolved.max_rows:
+            raise InternalError(
+                f"step {step} starts row {start.row} of {self._resolved.max_rows}"
+            )
+        self._check_tokens(step, start.history)
+        if not 0 <= start.seed < 1 << 64:
+            raise InternalError(f"step {step}: seed {start.seed} is not below 2**64")
+        for token_id, value in start.sampling.logit_bias.items():
+            if not 0 <= token_id < self._resolved.vocab_size or not math.isfinite(value):
+                raise InvalidRequest(
+                    f"logit_bias {value} for token {token_id}: the model has tokens 0 to "
+                    f"{self._resolved.vocab_size - 1}, and the bias must be a finite number",
+                    param="logit_bias",
+                )
+
+    def _check_item(self, step: int, item: ScheduledSequence) -> None:
+        end = item.start + item.num_tokens
+        if item.start < 0 or end > self._resolved.max_ctx:
+            raise InternalError(
+                f"step {step}, row {item.row}: positions {item.start} to {end} exceed the "
+                f"context of {self._resolved.max_ctx}"
+            )
+        if len(item.block_table) < blocks_for(end, self._resolved.block_tokens):
+            raise InternalError(
+                f"step {step}, row {item.row}: {len(item.block_table)} blocks do not hold "
+                f"{end} tokens"
+            )
+        table = item.block_table
+        if min(table) <= NULL_BLOCK or max(table) >= self._resolved.num_blocks:
+            raise InternalError(
+                f"step {step}, row {item.row}: a block id is outside 1 to "
+                f"{self._resolved.num_blocks - 1}"
+            )
+        if item.token_ids:
+            self._check_tokens(step, item.token_ids)
+
+    def _check_tokens(self, step: int, token_ids: tuple[int, ...]) -> None:
+        if not token_ids or min(token_ids) < 0 or max(token_ids) >= self._resolved.vocab_size:
+            raise InternalError(
+                f"step {step}: token ids must be in 0 to {self._resolved.vocab_size - 1}, and "
+                "there must be some"
+            )

@@ -1,0 +1,146 @@
+"""From logits to token ids: each row by its own parameters, whatever stands beside it.
+
+The chain is that of `SamplingParams`: penalties, bias, then greedy or draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from luce.engine.sampling.draw import DrawParams, draw
+from luce.engine.sampling.penalties import PenaltyStrengths, TokenWindows, apply_penalties
+from luce.engine.sampling.rng import uniform
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart
+
+
+@dataclass(frozen=True, slots=True)
+class _Occupant:
+    """What a row's sequence brings.
+
+    Attributes:
+        bias_ids: i64 [k], on the device.
+        bias_values: f32 [k].
+    """
+
+    params: SamplingParams
+    seed: int
+    has_penalties: bool
+    bias_ids: torch.Tensor | None
+    bias_values: torch.Tensor | None
+
+
+class Sampler:
+    """Samples rows; holds their parameters and windows.
+
+    Args:
+        max_rows: rows.
+        vocab_size: V.
+        max_ctx: longest sequence; no window needs to be longer.
+        device: where logits are.
+    """
+
+    def __init__(
+        self, max_rows: int, vocab_size: int, max_ctx: int, device: torch.device
+    ) -> None:
+        self._device = device
+        self._max_ctx = max_ctx
+        self._occupants: list[_Occupant | None] = [None] * max_rows
+        self._windows = TokenWindows(max_rows, vocab_size, device)
+
+    def start(self, start: RowStart) -> None:
+        """Give a row a new sequence; nothing of the former one stays."""
+        params = start.sampling
+        window = min(params.rep_window, self._max_ctx)
+        has_penalties = window > 0 and (
+            params.repetition_penalty > 1
+            or params.frequency_penalty != 0
+            or params.presence_penalty != 0
+        )
+        if has_penalties:
+            self._windows.start(start.row, start.history, window)
+        ids, values = tuple(params.logit_bias), tuple(params.logit_bias.values())
+        self._occupants[start.row] = _Occupant(
+            params=params,
+            seed=start.seed,
+            has_penalties=has_penalties,
+            bias_ids=torch.tensor(ids, device=self._device) if ids else None,
+            bias_values=torch.tensor(values, device=self._device) if ids else None,
+        )
+
+    def sample(
+        self, logits: torch.Tensor, rows: Sequence[int], output_indices: Sequence[int]
+    ) -> torch.Tensor:
+        """Choose one token a row and remember it where penalties need it.
+
+        Args:
+            logits: f32 [B, V]; overwritten.
+            rows: row of each line; all started, no two the same.
+            output_indices: index in the row's output of the token chosen now.
+
+        Returns:
+            i64 [B]; -1 where the logits are not numbers.
+        """
+        occupants = [self._occupant(row) for row in rows]
+        penalised = [line for line, each in enumerate(occupants) if each.has_penalties]
+        self._penalise(logits, penalised, rows, occupants)
+        for line, occupant in enumerate(occupants):
+            if occupant.bias_ids is not None and occupant.bias_values is not None:
+                logits[line].index_add_(0, occupant.bias_ids, occupant.bias_values)
+        ids = self._choose(logits, occupants, output_indices)
+        if penalised:
+            self._windows.append([rows[line] for line in penalised], ids[penalised].clamp_min(0))
+        return ids
+
+    def _occupant(self, row: int) -> _Occupant:
+        occupant = self._occupants[row]
+        assert occupant is not None, f"row {row} was never started"
+        return occupant
+
+    def _penalise(
+        self,
+        logits: torch.Tensor,
+        lines: list[int],
+        rows: Sequence[int],
+        occupants: list[_Occupant],
+    ) -> None:
+        if not lines:
+            return
+        params = [occupants[line].params for line in lines]
+
+        def column(values: list[float]) -> torch.Tensor:
+            return torch.tensor(values, device=self._device).unsqueeze(1)
+
+        strengths = PenaltyStrengths(
+            # Below 1 it is off, as the interface we follow has it.
+            repetition=column([max(each.repetition_penalty, 1.0) for each in params]),
+            frequency=column([each.frequency_penalty for each in params]),
+            presence=column([each.presence_penalty for each in params]),
+        )
+        counts = self._windows.counts([rows[line] for line in lines])
+        logits[lines] = apply_penalties(logits[lines], counts, strengths)
+
+    def _choose(
+        self, logits: torch.Tensor, occupants: list[_Occupant], output_indices: Sequence[int]
+    ) -> torch.Tensor:
+        drawn = [line for line, each in enumerate(occupants) if each.params.temperature > 0]
+        params = [
+            DrawParams(
+                temperature=occupants[line].params.temperature,
+                top_k=occupants[line].params.top_k,
+                top_p=occupants[line].params.top_p,
+                min_p=occupants[line].params.min_p,
+                uniform=uniform(occupants[line].seed, output_indices[line]),
+            )
+            for line in drawn
+        ]
+        if len(drawn) == len(occupants):
+            return draw(logits, params)
+        best = logits.max(dim=-1)
+        ids = torch.where(best.values.isfinite(), best.indices, -1)
+        if drawn:
+            ids[drawn] = draw(logits[drawn], params)
+        return ids

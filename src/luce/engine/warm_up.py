@@ -1,0 +1,44 @@
+"""Batches that touch every code path and shape class once, and no real block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from luce.engine.inputs import InputBatch
+from luce.engine.ops.attention import AttentionBatch
+from luce.engine.options import EngineInfo
+from luce.kv.spec import NULL_BLOCK, blocks_for
+
+
+def warm_up_batches(
+    resolved: EngineInfo, chunk: int, device: torch.device
+) -> Iterator[InputBatch]:
+    """The longest prefill chunk, then decode steps of one row and of all rows."""
+    chunk = min(chunk, resolved.max_ctx)
+    yield _batch((chunk,), (chunk,), resolved.block_tokens, device)
+    for rows in sorted({1, resolved.max_rows}):
+        yield _batch((1,) * rows, (1,) * rows, resolved.block_tokens, device)
+
+
+def _batch(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    block_tokens: int,
+    device: torch.device,
+) -> InputBatch:
+    starts = [0]
+    for length in query_lens:
+        starts.append(starts[-1] + length)
+    positions = [position for length in query_lens for position in range(length)]
+    tables = tuple((NULL_BLOCK,) * blocks_for(length, block_tokens) for length in context_lens)
+    return InputBatch(
+        input_ids=torch.zeros(starts[-1], dtype=torch.int32, device=device),
+        positions=torch.tensor(positions, dtype=torch.int32, device=device),
+        slot_mapping=torch.tensor([each % block_tokens for each in positions], device=device),
+        attention=AttentionBatch(tuple(starts), context_lens, tables, block_tokens),
+        logits_index=torch.tensor([stop - 1 for stop in starts[1:]], device=device),
+        sampled_rows=tuple(range(len(query_lens))),
+        output_indices=(0,) * len(query_lens),
+    )

@@ -1,0 +1,259 @@
+"""Finding the model that takes a request: check, reserve, submit, or go on to the next.
+
+Everything here happens before the first byte of an answer, so any of it may be repeated with
+another model or end in an HTTP status. The worker decides whether it has room; this code
+never guesses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from luce.errors import (
+    ApiError,
+    ContextLengthExceeded,
+    InternalError,
+    LuceError,
+    ModelLoading,
+    ModelUnavailable,
+    WorkerLost,
+)
+from luce.listener.context import RequestContext
+from luce.listener.ports import Prompt
+from luce.listener.sampling import check_fits, sampling_params
+from luce.listener.served import ServedModel, ServedModels
+from luce.observability.timing import RequestTimings
+from luce.protocol.sampling import SamplingParams
+from luce.routing.policy import RouteRequest
+from luce.routing.reservation import Reservation
+from luce.routing.router import Router
+from luce.routing.ticket import Ticket
+from luce.text.call import GenerationCall
+from luce.workers.handle import WorkerHandle, WorkerRefusal
+from luce.workers.stream import WorkerStream
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request made ready for one model; kept, so a retry or a wait never renders again."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A model has taken the request; it stays there until it ends."""
+
+    model: ServedModel
+    prompt: Prompt
+    stream: WorkerStream
+    reservation: Reservation
+
+
+class Admissions:
+    """Admits requests; one per server."""
+
+    def __init__(self, router: Router, models: ServedModels, executor: Executor) -> None:
+        """Args:
+        router: gives out capacity.
+        models: who can serve.
+        executor: where prompts are rendered and tokenised.
+        """
+        self.router = router
+        self.models = models
+        self.executor = executor
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def admit(self, call: GenerationCall, context: RequestContext) -> Admitted:
+        """Find a model for the request, waiting in the queue if all are busy.
+
+        Cancelling is safe at any point: the worker is told, and the reservation is released
+        when the worker has let go.
+
+        Raises:
+            ApiError: no model serves it, now or ever.
+        """
+        ticket = self.router.open(RouteRequest(context.key, call.model))
+        try:
+            return await _Admission(self, ticket, call, context).run()
+        finally:
+            self.router.close(ticket)
+
+    def settle(self, reservation: Reservation, handle: WorkerHandle) -> None:
+        """Release the reservation of an abandoned submission once the worker has let go."""
+
+        async def wait() -> None:
+            await handle.settled(reservation.request_id)
+            reservation.failed()
+
+        task = asyncio.create_task(wait())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+
+class _Admission:
+    """One request on its way to a model."""
+
+    def __init__(
+        self,
+        admissions: Admissions,
+        ticket: Ticket,
+        call: GenerationCall,
+        context: RequestContext,
+    ) -> None:
+        self._admissions = admissions
+        self._router = admissions.router
+        self._ticket = ticket
+        self._call = call
+        self._context = context
+        self._prepared: dict[str, Prepared] = {}
+
+    async def run(self) -> Admitted:
+        while True:
+            reservation = await self._reserve()
+            self._context.timings.reserved_ns = self._context.timings.clock_ns()
+            admitted = await self._submit(reservation)
+            if admitted is not None:
+                return admitted
+
+    async def _reserve(self) -> Reservation:
+        while True:
+            for name in self._router.candidates(self._ticket):
+                if name not in self._prepared and not await self._check(name):
+                    continue
+                reservation = self._router.try_reserve(self._ticket, name)
+                if reservation is not None:
+                    return reservation
+            granted = await _wait(self._router, self._ticket)
+            if granted is not None:
+                return granted
+
+    async def _check(self, name: str) -> bool:
+        """Prepare the request for a model; False if the model can never hold it."""
+        model = self._admissions.models[name]
+        text, limits = model.text, model.handle.limits
+        if text is None or limits is None:
+            self._give_up(name, ModelLoading(f"Model {name} is loading."), "not ready")
+            return False
+        loop = asyncio.get_running_loop()
+        prompt = await loop.run_in_executor(self._admissions.executor, text.prepare, self._call)
+        try:
+            check_fits(name, prompt, limits)
+        except ContextLengthExceeded as error:
+            self._give_up(name, error, "too long")
+            return False
+        sampling = sampling_params(
+            self._call,
+            prompt,
+            limits,
+            defaults=text.generation_defaults,
+            output_cap=model.config.output_cap,
+            vocab_size=text.vocab_size,
+        )
+        self._prepared[name] = Prepared(prompt, sampling)
+        self._router.fits(self._ticket, name)
+        return True
+
+    async def _submit(self, reservation: Reservation) -> Admitted | None:
+        """Offer the request to the reserved model; None = look for another."""
+        name, timings = reservation.model, self._context.timings
+        model, prepared = self._admissions.models[name], self._prepared[name]
+        timings.submitted_ns = timings.clock_ns()
+        reservation.submitted()
+        try:
+            stream = await model.handle.submit(
+                self._context.key, prepared.prompt.prompt_bytes, prepared.sampling
+            )
+        except WorkerRefusal as refusal:
+            self._refused(reservation, refusal)
+            return None
+        except (WorkerLost, ModelLoading, ModelUnavailable) as error:
+            self._give_up(name, error, error.code)
+            reservation.failed()
+            return None
+        except asyncio.CancelledError:
+            self._admissions.settle(reservation, model.handle)
+            raise
+        except LuceError:
+            reservation.failed()
+            raise
+        timings.admitted_ns = timings.clock_ns()
+        reservation.admitted()
+        stream.retired.add_done_callback(_release(reservation, timings))
+        return Admitted(model, prepared.prompt, stream, reservation)
+
+    def _refused(self, reservation: Reservation, refusal: WorkerRefusal) -> None:
+        name = reservation.model
+        if refusal.reason == "failed":
+            reservation.failed()
+            raise refusal.error or InternalError(f"Model {name} could not take the request.")
+        if refusal.reason == "never_fits":
+            error = ContextLengthExceeded(
+                refusal.detail or f"Model {name} can never hold this request.", param="messages"
+            )
+            self._give_up(name, error, "too long")
+        elif refusal.reason == "draining":
+            self._give_up(name, ModelUnavailable(f"Model {name} is stopping."), "draining")
+        else:
+            self._note(name, "busy")
+        reservation.refused()
+
+    def _give_up(self, name: str, error: ApiError, reason: str) -> None:
+        self._note(name, reason)
+        self._router.rule_out(self._ticket, name, error)
+
+    def _note(self, name: str, reason: str) -> None:
+        tried = self._context.outcome.setdefault("passed_over", {})
+        tried[name] = reason
+
+
+class _FutureWaiter:
+    """A `Waiter` somebody awaits."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Reservation | None] = asyncio.get_running_loop().create_future()
+
+    def grant(self, reservation: Reservation) -> bool:
+        if self.answer.done():
+            return False
+        self.answer.set_result(reservation)
+        return True
+
+    def reject(self, error: ApiError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def look_again(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+
+async def _wait(router: Router, ticket: Ticket) -> Reservation | None:
+    """Wait for the router's answer; None = there are other models to look at."""
+    waiter = _FutureWaiter()
+    router.wait(ticket, waiter)
+    try:
+        return await waiter.answer
+    except asyncio.CancelledError:
+        # The grant may have come in the same turn of the loop in which we were cancelled.
+        answer = waiter.answer
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            granted = answer.result()
+            if granted is not None:
+                granted.unused()
+        raise
+
+
+def _release(
+    reservation: Reservation, timings: RequestTimings
+) -> Callable[[asyncio.Future[Any]], None]:
+    def retired(_: asyncio.Future[Any]) -> None:
+        timings.retired_ns = timings.clock_ns()
+        reservation.retired()
+
+    return retired

@@ -1,0 +1,75 @@
+"""Ranges of the numbers every dialect takes, and what to say outside of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from luce.errors import InvalidRequest
+
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A closed interval, open at the low end if `above`."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        too_low = value <= self.low if self.above else value < self.low
+        return math.isfinite(value) and not too_low and value <= self.high
+
+    def __str__(self) -> str:
+        low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"
+        return low if math.isinf(self.high) else f"{low} and at most {self.high:g}"
+
+
+RANGES = {
+    "temperature": Range(0),
+    "top_p": Range(0, 1, above=True),
+    "top_k": Range(-1),
+    "min_p": Range(0, 1),
+    "presence_penalty": Range(-2, 2),
+    "frequency_penalty": Range(-2, 2),
+    "repetition_penalty": Range(0, above=True),
+    "rep_pen": Range(0, above=True),
+    "rep_window": Range(0),
+    "max_tokens": Range(1),
+    "max_output_tokens": Range(1),
+    "max_completion_tokens": Range(1),
+    "seed": Range(-(2**63), 2**64 - 1),
+    "n": Range(1),
+}
+
+
+def check_ranges(request: object) -> None:
+    """Check every field of `request` that has a range and is there.
+
+    Raises:
+        InvalidRequest: names the first field outside of its range.
+    """
+    for name, allowed in RANGES.items():
+        value = getattr(request, name, None)
+        if value is not None and not _holds(allowed, value):
+            raise InvalidRequest(f"{name} must be {allowed}, not {value}.", param=name)
+
+
+def seed64(seed: int | None) -> int | None:
+    """A seed as the worker wants it: negative ones map to the upper half of 64 bits."""
+    return None if seed is None else seed % 2**64
+
+
+def top_k32(top_k: int | None) -> int | None:
+    """-1 is another word for off; more than any vocabulary is as good as off."""
+    return None if top_k is None else min(max(top_k, 0), _INT32_MAX)
+
+
+def _holds(allowed: Range, value: float) -> bool:
+    try:
+        return allowed.holds(value)
+    except OverflowError:
+        # An integer no float can hold: beyond any end but infinity.
+        return value > 0 and math.isinf(allowed.high)

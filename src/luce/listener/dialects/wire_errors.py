@@ -1,0 +1,51 @@
+"""JSON that is not what a wire struct wants, told in terms of the client's field."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from luce.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_WHERE = re.compile(r"^(?P<problem>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode a request body.
+
+    Raises:
+        InvalidRequest: not JSON, too deeply nested, or a field has the wrong type; `param` is
+            that field.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error)) from error
+    except RecursionError as error:
+        raise InvalidRequest("The body is nested too deeply.") from error
+    except ValueError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {_lower_first(str(error))}.") from error
+
+
+def _field_error(text: str) -> InvalidRequest:
+    where = _WHERE.match(text)
+    problem = where["problem"] if where else text
+    path = where["path"] if where else ""
+    missing = _MISSING.match(problem)
+    if missing:
+        param = f"{path}.{missing['field']}" if path else missing["field"]
+        return InvalidRequest(f"{param} is required.", param=param)
+    if not path:
+        return InvalidRequest(f"The body is wrong: {_lower_first(problem)}.")
+    what = f"a key of {path}" if where and where["key"] else path
+    return InvalidRequest(f"{what} is wrong: {_lower_first(problem)}.", param=path)
+
+
+def _lower_first(text: str) -> str:
+    is_abbreviation = text[:2].isupper()
+    return text if is_abbreviation else text[:1].lower() + text[1:]

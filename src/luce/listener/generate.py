@@ -1,0 +1,150 @@
+"""The path every dialect shares: a call becomes one ordered stream of events.
+
+`async with generator.generate(call, context) as generation:` admits the request, and an
+`ApiError` up to there can still become any HTTP status. `generation.next()` then gives
+Started, TextDelta..., and exactly one of Finished and Failed. Leaving the block ends whatever
+still runs: the worker is told, and the reservation outlives the block until it has let go.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from luce.errors import ApiError, InternalError, LuceError
+from luce.listener.admission import Admissions, Admitted
+from luce.listener.connection import SlowClient
+from luce.listener.context import RequestContext
+from luce.listener.ports import Output
+from luce.protocol.messages import CancelReason, SeqDelta
+from luce.text.call import GenerationCall
+from luce.text.events import Failed, Finished, GenEvent, Started
+
+
+class Generator:
+    """Runs generations; one per server."""
+
+    def __init__(self, admissions: Admissions) -> None:
+        self._admissions = admissions
+        self._running: set[Generation] = set()
+
+    @property
+    def num_running(self) -> int:
+        """Generations admitted and not ended."""
+        return len(self._running)
+
+    def generate(self, call: GenerationCall, context: RequestContext) -> Generation:
+        """A generation, not yet admitted."""
+        return Generation(self._admissions, self._running, call, context)
+
+    def abort_all(self, error: ApiError) -> None:
+        """End every running generation with this error."""
+        for generation in list(self._running):
+            generation.abort(error)
+
+
+class Generation:
+    """One generation, from admission to its last event."""
+
+    def __init__(
+        self,
+        admissions: Admissions,
+        running: set[Generation],
+        call: GenerationCall,
+        context: RequestContext,
+    ) -> None:
+        self._admissions = admissions
+        self._running = running
+        self._call = call
+        self._context = context
+        self._admitted: Admitted | None = None
+        self._output: Output | None = None
+        self._aborted: ApiError | None = None
+        self._has_ended = False
+
+    async def __aenter__(self) -> Self:
+        self._admitted = await self._admissions.admit(self._call, self._context)
+        self._context.outcome["model"] = self._admitted.model.name
+        self._running.add(self)
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        self._running.discard(self)
+        if self._admitted is None:
+            return
+        if not self._has_ended:
+            self._cancel("slow_reader" if isinstance(error, SlowClient) else "client_gone")
+        self._admitted.reservation.drained()
+
+    def abort(self, error: ApiError) -> None:
+        """End with this error as soon as the worker has stopped."""
+        if self._aborted is None and not self._has_ended:
+            self._aborted = error
+            self._cancel("shutdown")
+
+    async def next(self) -> list[GenEvent]:
+        """Wait for the next events, in order; empty once the terminal one was given.
+
+        Raises:
+            SlowClient: the worker gave up on this client.
+        """
+        if self._has_ended or self._admitted is None:
+            return []
+        if self._output is None:
+            return [self._start(self._admitted)]
+        events: list[GenEvent] = []
+        try:
+            while not events:
+                batch = await self._admitted.stream.next()
+                self._context.timings.token()
+                self._take(batch, self._output, events)
+        except ApiError as error:
+            events.append(self._fail(error))
+        return events
+
+    def _start(self, admitted: Admitted) -> Started:
+        text, prompt, cached = admitted.model.text, admitted.prompt, admitted.stream.cached_tokens
+        if text is None:
+            raise InternalError(f"Model {admitted.model.name} has lost its tokenizer.")
+        self._output = text.pipeline(prompt, prompt.num_tokens, cached)
+        return Started(admitted.model.name, cached)
+
+    def _take(self, batch: list[SeqDelta], output: Output, events: list[GenEvent]) -> None:
+        """Turn what the worker sent into events; raises after those that came before."""
+        if not batch:
+            raise InternalError("The model's output broke off.")
+        for delta in batch:
+            if delta.finish == "cancelled" or delta.finish == "error":
+                raise self._unfinished(delta)
+            events += output.feed(delta.token_ids, delta.finish)
+            if events and isinstance(events[-1], Finished):
+                self._finish(events[-1])
+                break
+        if output.stopped:
+            self._cancel("stop_string")
+
+    def _finish(self, event: Finished) -> None:
+        self._has_ended = True
+        usage = event.usage
+        self._context.outcome.update(
+            finish=event.reason,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            tokens=usage.completion_tokens,
+        )
+
+    def _fail(self, error: ApiError) -> Failed:
+        self._has_ended = True
+        error = self._aborted or error
+        self._context.outcome["error"] = error.code
+        return Failed(error)
+
+    def _unfinished(self, delta: SeqDelta) -> LuceError:
+        if self._aborted is None and delta.finish == "cancelled":
+            return SlowClient("The client left too much output unread.")
+        return self._aborted or InternalError("The model failed on this request.")
+
+    def _cancel(self, reason: CancelReason) -> None:
+        if self._admitted is not None:
+            self._admitted.stream.cancel(reason)

@@ -1,0 +1,111 @@
+"""Around every request: its id, CORS, errors nobody else has answered, and one log line."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from luce.errors import ApiError, ClientGone, InternalError
+from luce.listener.connection import client_of
+from luce.listener.context import RequestContext, attach, new_context
+from luce.listener.dialects.openai_chat import error_body
+from luce.listener.respond import send_error
+from luce.observability.log import request_id_var
+
+log = logging.getLogger(__name__)
+
+CLIENT_CLOSED = 499
+"""Status in the log of a request whose client left; it is never sent."""
+
+_CORS = [
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+    (b"access-control-allow-headers", b"*"),
+]
+
+
+class RequestMiddleware:
+    """The outermost layer of the app."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, whatever happens to it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context = new_context(scope["headers"])
+        attach(scope, context)
+        token = request_id_var.set(context.request_id)
+        answer = _Answer(send, context.request_id)
+        try:
+            await self._serve(scope, receive, answer)
+        finally:
+            _log_end(scope, context, answer.status)
+            request_id_var.reset(token)
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        if scope["method"] == "OPTIONS":
+            await answer({"type": "http.response.start", "status": 204, "headers": []})
+            await answer({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        try:
+            await self._app(scope, receive, answer)
+        except ClientGone as gone:
+            answer.status = CLIENT_CLOSED
+            log.debug("client gone", extra={"reason": str(gone)})
+            await client_of(scope).close()
+        except ApiError as error:
+            await _answer_error(scope, receive, answer, error)
+        except Exception:
+            log.exception("request failed by a bug of ours")
+            bug = InternalError("Internal error; the server's log has it under this request id.")
+            await _answer_error(scope, receive, answer, bug)
+
+
+class _Answer:
+    """`send` that adds our headers and remembers the status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id.encode("ascii")
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id), *_CORS]
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+async def _answer_error(scope: Scope, receive: Receive, answer: _Answer, error: ApiError) -> None:
+    if answer.status:
+        # Headers are out: a broken-off answer is all that can still be said.
+        await client_of(scope).close()
+        return
+    await send_error(answer, receive, error, error_body(error))
+
+
+def _log_end(scope: Scope, context: RequestContext, status: int) -> None:
+    is_generation = scope["method"] == "POST"
+    level = logging.INFO if is_generation or status >= 500 else logging.DEBUG
+    if not log.isEnabledFor(level):
+        return
+    timings, outcome = context.timings, context.outcome
+    fields: dict[str, Any] = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status or CLIENT_CLOSED,
+        "queue_ms": timings.queue_ms,
+        "ttft_ms": timings.ttft_ms,
+        "total_ms": timings.total_ms,
+        **outcome,
+        "tokens_per_s": timings.tokens_per_s(outcome.get("tokens", 0)),
+    }
+    fields["passed_over"] = ",".join(f"{k}:{v}" for k, v in outcome.get("passed_over", {}).items())
+    known = {key: value for key, value in fields.items() if value is not None and value != ""}
+    log.log(level, "request finished", extra=known)

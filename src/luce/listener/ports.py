@@ -1,0 +1,61 @@
+"""What serving a request needs of a model's text side; `text.bundle.TextBundle` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from luce.text.call import GenerationCall
+from luce.text.events import FinishKind, GenEvent
+
+
+class Prompt(Protocol):
+    """A request rendered and tokenised for one model."""
+
+    @property
+    def prompt_bytes(self) -> bytes:
+        """int32 little-endian token ids."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the prompt."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end the generation."""
+
+
+class Output(Protocol):
+    """One generation's way from token ids to events."""
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found."""
+
+    def feed(self, token_ids: Sequence[int], finish: FinishKind | None = None) -> list[GenEvent]:
+        """Take what one step added."""
+
+
+PromptT = TypeVar("PromptT", bound=Prompt)
+
+
+class Text(Protocol[PromptT]):
+    """Tokenizer, template and defaults of one model; immutable."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+
+    @property
+    def context_length(self) -> int:
+        """The model's trained context, in tokens."""
+
+    @property
+    def generation_defaults(self) -> Mapping[str, float]:
+        """Sampling defaults from the model's files."""
+
+    def prepare(self, call: GenerationCall) -> PromptT:
+        """Render and tokenise; called in a thread."""
+
+    def pipeline(self, prepared: PromptT, prompt_tokens: int, cached_tokens: int = 0) -> Output:
+        """A fresh way to events."""

@@ -1,0 +1,108 @@
+"""A streamed answer on the wire: one writer, comments while nothing comes, bounded output."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+from starlette.types import Send
+
+from luce.listener.connection import PROBE_INTERVAL_S, Client, SlowClient
+from luce.listener.dialects.base import EVENT_STREAM_TYPE
+
+KEEP_ALIVE = b": keep-alive\n\n"
+MAX_PENDING_BYTES = 2**20
+"""Output a client may leave unread before it is dropped."""
+
+_HEADERS = [
+    (b"content-type", EVENT_STREAM_TYPE.encode()),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream:
+    """Sends the head, then what is `put`, in order. Use as an async context manager.
+
+    `put` never waits, so a slow client never holds up the one who produces. Leaving the
+    context normally waits until everything has gone out; leaving it by an error does not.
+    """
+
+    def __init__(
+        self, send: Send, client: Client, keep_alive_interval_s: float, stall_s: float
+    ) -> None:
+        self._send = send
+        self._client = client
+        self._keep_alive_interval_s = keep_alive_interval_s
+        self._stall_s = stall_s
+        self._pending = bytearray()
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._writer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        self._client.on_change(self._wake.set)
+        self._writer = asyncio.create_task(self._write())
+        return self
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        self._is_closing = True
+        self._wake.set()
+        try:
+            if exc_type is None:
+                await writer
+        finally:
+            self._client.off_change(self._wake.set)
+            failure = _end(writer)
+            if isinstance(failure, SlowClient):
+                # Dropping the client is what cancelled us: say why.
+                raise failure
+
+    def put(self, data: bytes) -> None:
+        """Queue bytes that belong together.
+
+        Raises:
+            SlowClient: too much is pending; the connection is dropped.
+        """
+        if len(self._pending) + self._client.pending_bytes + len(data) > MAX_PENDING_BYTES:
+            self._client.reset()
+            raise SlowClient(f"The client left {MAX_PENDING_BYTES} bytes unread.")
+        self._pending += data
+        self._wake.set()
+
+    async def _write(self) -> None:
+        while self._pending or not self._is_closing:
+            if not self._pending:
+                await self._wait_for_data()
+                continue
+            await self._client.writable(self._stall_s)
+            data = bytes(self._pending)
+            self._pending.clear()
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        # The end goes out last of all: after it the connection belongs to the next request.
+        await self._client.flushed(self._stall_s)
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _wait_for_data(self) -> None:
+        """Until there is something to send; a comment becomes that when nothing else comes."""
+        probing = self._client.half_closed
+        interval_s = PROBE_INTERVAL_S if probing else self._keep_alive_interval_s
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._wake.wait()
+        except TimeoutError:
+            self._pending += KEEP_ALIVE
+        if self._client.half_closed and not probing and not self._pending:
+            self._pending += KEEP_ALIVE
+
+
+def _end(writer: asyncio.Task[None]) -> BaseException | None:
+    if not writer.done():
+        writer.cancel()
+        return None
+    return None if writer.cancelled() else writer.exception()

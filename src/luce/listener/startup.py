@@ -1,0 +1,101 @@
+"""Bringing the models up: worker and text of each in parallel, with progress for people."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from luce.config.model import ModelConfig
+from luce.listener.served import ServedModel, ServedModels
+from luce.protocol.messages import LoadProgress, LoadSpec
+from luce.text.bundle import TextBundle
+from luce.units import format_bytes
+from luce.workers.handle import WorkerHandle
+from luce.workers.supervisor import Supervisor
+
+_PROGRESS_STEP = 0.25
+
+
+def load_spec(config: ModelConfig) -> LoadSpec:
+    """What the worker of this block is told."""
+    return LoadSpec(
+        name=config.name,
+        path=str(config.path),
+        device=config.target_device,
+        dtype=config.dtype,
+        threads=config.threads,
+        max_ctx=config.max_ctx,
+        max_concurrency=config.max_concurrency,
+        kv_pool_tokens=config.kv_pool_tokens,
+        chunk=config.chunk,
+    )
+
+
+def load_text(config: ModelConfig) -> TextBundle:
+    """Tokenizer and template of this block.
+
+    Raises:
+        ModelFileError: see `TextBundle.load`.
+    """
+    return TextBundle.load(config.path, config.chat_template_file)
+
+
+async def start_models(models: ServedModels, supervisors: Sequence[Supervisor]) -> None:
+    """Load every model; returns when all of them serve.
+
+    Raises:
+        StartupError: the first failure; the others may still be loading.
+    """
+    loads = [_start(models, supervisor) for supervisor in supervisors]
+    await asyncio.gather(*loads)
+
+
+async def _start(models: ServedModels, supervisor: Supervisor) -> None:
+    handle = supervisor.handle
+    _report_progress(handle)
+    supervisor.start()
+    model = models[handle.name]
+    await asyncio.gather(_load_text(models, model), supervisor.wait_first_load())
+
+
+async def _load_text(models: ServedModels, model: ServedModel) -> None:
+    text = await asyncio.to_thread(load_text, model.config)
+    models.set_text(model.name, text)
+
+
+def _report_progress(handle: WorkerHandle) -> None:
+    """Say how far a load is: at each new stage and each quarter of it."""
+    said: tuple[str, int] | None = None
+
+    def report() -> None:
+        nonlocal said
+        progress = handle.progress
+        if progress is None:
+            return
+        mark = (progress.stage, int(_share(progress) / _PROGRESS_STEP))
+        if mark != said:
+            said = mark
+            say(f"{handle.name}: {_describe(progress)}")
+
+    handle.on_change.append(report)
+
+
+def say(line: str) -> None:
+    """Write a line for people to stdout, at once; nobody may be reading it."""
+    try:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError:
+        return
+
+
+def _share(progress: LoadProgress) -> float:
+    return progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
+
+
+def _describe(progress: LoadProgress) -> str:
+    if not progress.total_bytes:
+        return f"loading, {progress.stage}"
+    share = f"{100 * _share(progress):.0f} % of {format_bytes(progress.total_bytes)}"
+    return f"loading, {progress.stage} {share}"

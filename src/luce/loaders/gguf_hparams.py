@@ -1,0 +1,179 @@
+"""Hyper-parameters of a GGUF model. What is missing or unknown is refused by name.
+
+Source: the GGUF specification's standard keys, and their defaults there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, cast
+
+from luce.errors import ModelFileError
+from luce.loaders.gguf_split import GgufModel
+from luce.loaders.hparams import HParams, RopeScaling
+from luce.loaders.keys import Keys
+
+Architecture = Literal["llama", "qwen2", "qwen3"]
+SUPPORTED_ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
+
+_DEFAULT_ROPE_THETA = 10_000.0
+# Bookkeeping: the vocabulary is counted by the embedding's rows, the layout note is historical.
+_HARMLESS = frozenset({"vocab_size", "tensor_data_layout", "rope.scaling.finetuned"})
+# Keys of llama.cpp for features a plain Llama or Qwen has not; 0 means "not used".
+_MUST_BE_ZERO = {
+    "expert_count": "mixtures of experts are not supported",
+    "expert_used_count": "mixtures of experts are not supported",
+    "attention.clamp_kqv": "clamped attention is not supported",
+    "attention.max_alibi_bias": "ALiBi is not supported",
+    "attention.scale": "a custom attention scale is not supported",
+    "logit_scale": "scaled logits are not supported",
+    "embedding_scale": "scaled embeddings are not supported",
+    "residual_scale": "scaled residuals are not supported",
+    "attn_logit_softcapping": "soft-capped logits are not supported",
+    "final_logit_softcapping": "soft-capped logits are not supported",
+    "pooling_type": "embedding models are not supported",
+    "rope.scaling.yarn_log_multiplier": "this kind of YaRN is not supported",
+}
+
+
+def gguf_architecture(model: GgufModel) -> Architecture:
+    """The model's architecture.
+
+    Raises:
+        ModelFileError: it is missing or not supported; the message lists those that are.
+    """
+    name = model.metadata.get("general.architecture")
+    if name is None:
+        raise ModelFileError(f"{model.path}: general.architecture is missing")
+    if name not in SUPPORTED_ARCHITECTURES:
+        raise ModelFileError(
+            f"{model.path}: architecture {name!r:.80} is not supported (supported: "
+            f"{', '.join(SUPPORTED_ARCHITECTURES)})"
+        )
+    return cast(Architecture, name)
+
+
+def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:
+    if keys.get("attention.key_length") is None and hidden_size % num_heads:
+        keys.refuse(
+            "attention.head_count", f"it does not divide the embedding length {hidden_size}"
+        )
+    head_dim = keys.count("attention.key_length", hidden_size // num_heads or 1)
+    if keys.count("attention.value_length", head_dim) != head_dim:
+        keys.refuse("attention.value_length", f"it differs from the key length {head_dim}")
+    if keys.count("rope.dimension_count", head_dim) != head_dim:
+        keys.refuse("rope.dimension_count", f"it differs from the head dimension {head_dim}")
+    return head_dim
+
+
+def _num_kv_heads(keys: Keys, num_heads: int) -> int:
+    num_kv_heads = keys.count("attention.head_count_kv", num_heads)
+    if num_heads % num_kv_heads:
+        keys.refuse("attention.head_count_kv", f"it does not divide the head count {num_heads}")
+    return num_kv_heads
+
+
+def _linear_factor(keys: Keys) -> float:
+    """The divisor of the frequencies, under its present or its old name."""
+    old = keys.number("rope.scale_linear", 1.0)
+    return keys.number("rope.scaling.factor", old)
+
+
+def _yarn(keys: Keys, context_length: int) -> RopeScaling:
+    keys.only("rope.scaling.yarn_ext_factor", (1.0, -1.0), "this kind of YaRN is not supported")
+    factor = keys.number("rope.scaling.factor")
+    # In GGUF this multiplies YaRN's own magnitude; `RopeScaling` holds the whole.
+    magnitude = keys.number(
+        "rope.scaling.attn_factor", keys.number("rope.scaling.yarn_attn_factor", 1.0)
+    )
+    own = 1.0 + 0.1 * math.log(factor) if factor > 1.0 else 1.0
+    return RopeScaling(
+        kind="yarn",
+        factor=factor,
+        original_context=keys.count("rope.scaling.original_context_length", context_length),
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=None if magnitude == 1.0 else magnitude * own,
+    )
+
+
+def _rope_scaling(keys: Keys, context_length: int, has_factors: bool) -> RopeScaling | None:
+    kind = keys.text("rope.scaling.type", "linear" if _linear_factor(keys) != 1.0 else "none")
+    if kind not in ("none", "linear", "yarn"):
+        keys.refuse("rope.scaling.type", "supported are none, linear and yarn")
+    if kind == "yarn":
+        scaling: RopeScaling | None = _yarn(keys, context_length)
+    elif kind == "linear" and _linear_factor(keys) != 1.0:
+        scaling = RopeScaling(kind="linear", factor=_linear_factor(keys))
+    else:
+        scaling = None
+    keys.get("rope.scaling.original_context_length")
+    if scaling is not None and has_factors:
+        raise ModelFileError(
+            f"{keys.source}: has both rope_freqs.weight and rope scaling {kind!r}; one of them "
+            "is expected"
+        )
+    return scaling
+
+
+def _refuse_features(keys: Keys, context_length: int) -> None:
+    for key, problem in _MUST_BE_ZERO.items():
+        keys.only(key, (0, 0.0), problem)
+    keys.only("attention.causal", (True,), "bidirectional attention is not supported")
+    keys.only("use_parallel_residual", (False,), "parallel residuals are not supported")
+    # A window no shorter than the context hides nothing.
+    window = keys.get("attention.sliding_window")
+    if window not in (None, 0) and keys.count("attention.sliding_window") < context_length:
+        keys.refuse("attention.sliding_window", "sliding windows are not supported")
+
+
+def _embedding_rows(model: GgufModel) -> int:
+    name = "token_embd.weight"
+    if name not in model.tensors:
+        raise ModelFileError(f"{model.path}: tensor {name!r} is missing")
+    shape = model.tensors.meta(name).shape
+    num_tokens = model.metadata.length("tokenizer.ggml.tokens") or 0
+    if len(shape) != 2 or shape[0] < num_tokens:
+        raise ModelFileError(
+            f"{model.path}: tensor {name!r} is {list(shape)}, but needs a row for each of "
+            f"{num_tokens} tokens"
+        )
+    return shape[0]
+
+
+def gguf_hparams(model: GgufModel) -> HParams:
+    """The hyper-parameters of an opened GGUF model.
+
+    Llama 3.1's frequency factors stay in the tensor `rope_freqs.weight`.
+
+    Raises:
+        ModelFileError: one is missing, unknown or not supported.
+    """
+    architecture = gguf_architecture(model)
+    keys = Keys(model.path, model.metadata, f"{architecture}.")
+    hidden_size = keys.count("embedding_length")
+    num_heads = keys.count("attention.head_count")
+    context_length = keys.count("context_length")
+    found = HParams(
+        architecture=architecture,
+        vocab_size=_embedding_rows(model),
+        hidden_size=hidden_size,
+        intermediate_size=keys.count("feed_forward_length"),
+        num_layers=keys.count("block_count"),
+        num_heads=num_heads,
+        num_kv_heads=_num_kv_heads(keys, num_heads),
+        head_dim=_head_dim(keys, hidden_size, num_heads),
+        rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        rope_theta=keys.number("rope.freq_base", _DEFAULT_ROPE_THETA),
+        rope_scaling=_rope_scaling(keys, context_length, "rope_freqs.weight" in model.tensors),
+        rope_layout="interleaved" if architecture == "llama" else "half",
+        context_length=context_length,
+        tie_word_embeddings="output.weight" not in model.tensors,
+        attention_bias=architecture == "qwen2",
+        qk_norm=architecture == "qwen3",
+    )
+    if found.head_dim % 2:
+        raise ModelFileError(f"{model.path}: the head dimension {found.head_dim} is odd")
+    _refuse_features(keys, context_length)
+    keys.refuse_unknown(_HARMLESS)
+    return found

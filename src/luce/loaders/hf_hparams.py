@@ -1,0 +1,221 @@
+"""Hyper-parameters from a Hugging Face config.json. What is missing or unknown is refused by name.
+
+Rotary parameters come in two spellings: `rope_theta` and `rope_scaling`, or, since
+transformers 5, `rope_parameters`. Source: the configuration classes of transformers 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from luce.errors import ModelFileError
+from luce.loaders.gguf_hparams import SUPPORTED_ARCHITECTURES, Architecture
+from luce.loaders.hparams import HParams, RopeScaling
+from luce.loaders.keys import Keys
+
+_CLASSES: dict[Architecture, str] = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_DEFAULT_ROPE_THETA = 10_000.0
+# Bookkeeping, training-only values and old generation defaults: they do not touch the maths.
+# fmt: off
+_HARMLESS = frozenset((
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "attention_dropout",
+    "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "id2label", "initializer_range", "is_decoder", "is_llama_config",
+    "keys_to_ignore_at_inference", "label2id", "length_penalty", "max_length",
+    "max_window_layers", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values",
+    "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed",
+    "unsloth_version", "use_bfloat16", "use_cache",
+))
+# fmt: on
+_MUST_BE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "hidden_act": (("silu", "swish"), "supported is silu"),
+    "mlp_bias": ((False,), "biases in the feed-forward layers are not supported"),
+    "attention_bias": ((False,), "this attention bias is not supported"),
+    "is_encoder_decoder": ((False,), "encoder-decoder models are not supported"),
+    "add_cross_attention": ((False,), "cross attention is not supported"),
+    "partial_rotary_factor": ((1,), "partial rotary embeddings are not supported"),
+    "rope_interleaved": ((False,), "interleaved rotary embeddings are not supported here"),
+    "use_mrope": ((False,), "multi-axis rotary embeddings are not supported"),
+    "pruned_heads": (({},), "pruned heads are not supported"),
+}
+
+
+def hf_architecture(config: Mapping[str, Any], source: Path) -> Architecture:
+    """The model's architecture in GGUF's spelling.
+
+    Raises:
+        ModelFileError: it is missing or not supported; the message lists those that are.
+    """
+    name = config.get("model_type")
+    if name is None:
+        raise ModelFileError(f"{source}: model_type is missing")
+    if name not in SUPPORTED_ARCHITECTURES:
+        raise ModelFileError(
+            f"{source}: model_type {name!r:.80} is not supported (supported: "
+            f"{', '.join(SUPPORTED_ARCHITECTURES)})"
+        )
+    return cast(Architecture, name)
+
+
+def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
+    """YaRN's magnitude where the file sets it, directly or by `mscale` over `mscale_all_dim`."""
+    has_scales = keys.get("mscale") is not None and keys.get("mscale_all_dim") is not None
+    if keys.get("attention_factor") is not None:
+        return keys.number("attention_factor")
+    if not has_scales:
+        return None
+    grown = 0.1 * math.log(factor) if factor > 1.0 else 0.0
+    return (1.0 + keys.number("mscale") * grown) / (1.0 + keys.number("mscale_all_dim") * grown)
+
+
+def _scaling_of_kind(kind: str, keys: Keys, context_length: int) -> RopeScaling | None:
+    if kind == "linear":
+        return RopeScaling(kind="linear", factor=keys.number("factor"))
+    if kind == "llama3":
+        scaling = RopeScaling(
+            kind="llama3",
+            factor=keys.number("factor"),
+            original_context=keys.count("original_max_position_embeddings"),
+            low_freq_factor=keys.number("low_freq_factor"),
+            high_freq_factor=keys.number("high_freq_factor"),
+        )
+        if scaling.high_freq_factor <= scaling.low_freq_factor:
+            keys.refuse("high_freq_factor", "it must be above low_freq_factor")
+        return scaling
+    if kind == "yarn":
+        factor = keys.number("factor")
+        keys.only("truncate", (True,), "YaRN without truncation is not supported")
+        return RopeScaling(
+            kind="yarn",
+            factor=factor,
+            original_context=keys.count("original_max_position_embeddings", context_length),
+            beta_fast=keys.number("beta_fast", 32.0),
+            beta_slow=keys.number("beta_slow", 1.0),
+            attention_factor=_yarn_attention_factor(keys, factor),
+        )
+    if kind != "default":
+        key = "rope_type" if keys.get("rope_type") is not None else "type"
+        keys.refuse(key, "supported are default, linear, llama3 and yarn")
+    return None
+
+
+def _section(keys: Keys, key: str) -> Keys | None:
+    value = keys.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        keys.refuse(key, "it must be an object")
+    return Keys(f"{keys.source}: {key}", value)
+
+
+def _rope(
+    keys: Keys, architecture: Architecture, context_length: int
+) -> tuple[float, RopeScaling | None]:
+    """Base of the frequencies and their scaling."""
+    # The first Llama models came before the key; there its value was always this.
+    default = _DEFAULT_ROPE_THETA if architecture == "llama" else None
+    section = _section(keys, "rope_parameters")
+    scaling = _section(keys, "rope_scaling")
+    if section is not None and scaling is not None:
+        keys.refuse("rope_scaling", "rope_parameters is there as well; one of them is expected")
+    if section is not None and section.get("rope_theta") is not None:
+        keys.get("rope_theta")
+        theta = section.number("rope_theta")
+    else:
+        theta = keys.number("rope_theta", default)
+    section = section or scaling
+    if section is None:
+        return theta, None
+    kind = section.text("rope_type", section.text("type", "default"))
+    found = _scaling_of_kind(kind, section, context_length)
+    section.only("partial_rotary_factor", (1,), "partial rotary embeddings are not supported")
+    section.refuse_unknown({"type", "rope_type", "finetuned", "original_max_position_embeddings"})
+    return theta, found
+
+
+def _refuse_features(keys: Keys, architecture: Architecture, context_length: int) -> None:
+    for key, (allowed, problem) in _MUST_BE.items():
+        if key == "hidden_act" and keys.get(key) is None:
+            raise ModelFileError(f"{keys.source}: hidden_act is missing")
+        keys.only(key, allowed, problem)
+    classes = keys.get("architectures")
+    if classes not in (None, [], [_CLASSES[architecture]]):
+        keys.refuse("architectures", f"supported is {_CLASSES[architecture]}")
+    layer_types = keys.get("layer_types")
+    if layer_types is not None:
+        keys.only("layer_types", ("full_attention",), "supported is full_attention throughout")
+    # Qwen files carry a window that is switched off; one as long as the context hides nothing.
+    uses_window = keys.flag("use_sliding_window", architecture == "llama")
+    window = keys.get("sliding_window")
+    if uses_window and window is not None and keys.count("sliding_window") < context_length:
+        keys.refuse("sliding_window", "sliding windows are not supported")
+
+
+def _head_dim(keys: Keys, architecture: Architecture, hidden_size: int, num_heads: int) -> int:
+    if architecture == "qwen3":
+        return keys.count("head_dim")
+    if keys.get("head_dim") is None and hidden_size % num_heads:
+        keys.refuse("num_attention_heads", f"it does not divide hidden_size {hidden_size}")
+    return keys.count("head_dim", hidden_size // num_heads or 1)
+
+
+def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
+    """The hyper-parameters of a config.json.
+
+    Args:
+        config: its keys.
+        source: its path, for messages.
+
+    Raises:
+        ModelFileError: one is missing, unknown or not supported.
+    """
+    architecture = hf_architecture(config, source)
+    keys = Keys(source, config)
+    keys.get("model_type")
+    hidden_size = keys.count("hidden_size")
+    num_heads = keys.count("num_attention_heads")
+    default_kv = num_heads if architecture == "llama" else None
+    num_kv_heads = keys.count("num_key_value_heads", default_kv)
+    if num_heads % num_kv_heads:
+        keys.refuse("num_key_value_heads", f"it does not divide the {num_heads} heads")
+    head_dim = _head_dim(keys, architecture, hidden_size, num_heads)
+    if head_dim % 2:
+        raise ModelFileError(f"{source}: head_dim {head_dim} is odd")
+    context_length = keys.count("max_position_embeddings")
+    rope_theta, rope_scaling = _rope(keys, architecture, context_length)
+    found = HParams(
+        architecture=architecture,
+        vocab_size=keys.count("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=keys.count("intermediate_size"),
+        num_layers=keys.count("num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=keys.number("rms_norm_eps"),
+        rope_theta=rope_theta,
+        rope_scaling=rope_scaling,
+        rope_layout="half",
+        context_length=context_length,
+        tie_word_embeddings=keys.flag("tie_word_embeddings", False),
+        attention_bias=architecture == "qwen2",
+        qk_norm=architecture == "qwen3",
+    )
+    _refuse_features(keys, architecture, context_length)
+    keys.refuse_unknown(_HARMLESS)
+    return found

@@ -1,0 +1,119 @@
+"""Opens a model path, whatever it is: a GGUF file or a Hugging Face folder."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from luce.errors import ModelFileError
+from luce.loaders.checkpoint import Checkpoint, Container, TextMetadata
+from luce.loaders.expected_tensors import check_tensors
+from luce.loaders.gguf_hparams import gguf_hparams
+from luce.loaders.gguf_split import GgufModel
+from luce.loaders.gguf_text import gguf_name, gguf_text_metadata
+from luce.loaders.hf_hparams import hf_hparams
+from luce.loaders.hf_text import hf_text_metadata
+from luce.loaders.hparams import HParams
+from luce.loaders.json_file import read_json_object
+from luce.loaders.mapped import describe_os_error
+from luce.loaders.safetensors import SafetensorsModel
+
+
+def model_container(path: Path) -> Container:
+    """Which kind of model a path is, by what is there.
+
+    Raises:
+        ModelFileError: nothing is there, or nothing that could be a model.
+    """
+    try:
+        is_folder = path.is_dir()
+        exists = is_folder or path.exists()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+    if not exists:
+        raise ModelFileError(f"{path}: there is no such file or folder")
+    if not is_folder and path.suffix == ".safetensors":
+        raise ModelFileError(
+            f"{path}: name the folder that holds this file and its config.json instead"
+        )
+    if is_folder and not (path / "config.json").exists():
+        raise ModelFileError(
+            f"{path}: is a folder without config.json; a model is a .gguf file or a Hugging Face "
+            "folder"
+        )
+    return "safetensors" if is_folder else "gguf"
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a model for computing: every tensor is known to be there, whole and of a known type.
+
+    The map lives as long as the returned `tensors` or a view of them.
+
+    Args:
+        path: a GGUF file (any one of a split) or a Hugging Face folder.
+
+    Raises:
+        ModelFileError: with the file, the key or tensor, what is needed and what is there.
+    """
+    if model_container(path) == "gguf":
+        model, hparams = _open_gguf(path)
+        return Checkpoint(
+            container="gguf",
+            architecture=hparams.architecture,
+            name=gguf_name(model),
+            hparams=hparams,
+            tensors=model.tensors,
+            file_bytes=model.file_bytes,
+        )
+    folder, hparams, _ = _open_folder(path)
+    return Checkpoint(
+        container="safetensors",
+        architecture=hparams.architecture,
+        name=path.resolve().name,
+        hparams=hparams,
+        tensors=folder.tensors,
+        file_bytes=folder.file_bytes,
+    )
+
+
+def read_text_metadata(path: Path) -> TextMetadata:
+    """Read what the listener needs, after the same checks as `open_checkpoint`.
+
+    Only headers are touched and no map outlives the call, so it costs the process little more
+    memory than the vocabulary itself.
+
+    Raises:
+        ModelFileError: as `open_checkpoint`, or the tokenizer is missing.
+    """
+    if model_container(path) == "gguf":
+        model, hparams = _open_gguf(path)
+        with contextlib.closing(model):
+            return gguf_text_metadata(model, hparams)
+    folder, hparams, config = _open_folder(path)
+    folder.close()
+    return hf_text_metadata(path, config, hparams)
+
+
+def _open_gguf(path: Path) -> tuple[GgufModel, HParams]:
+    model = GgufModel(path)
+    try:
+        hparams = gguf_hparams(model)
+        check_tensors("gguf", hparams, model.tensors, model.path)
+    except BaseException:
+        model.close()
+        raise
+    return model, hparams
+
+
+def _open_folder(path: Path) -> tuple[SafetensorsModel, HParams, dict[str, Any]]:
+    source = path / "config.json"
+    config = read_json_object(source)
+    hparams = hf_hparams(config, source)
+    model = SafetensorsModel(path)
+    try:
+        check_tensors("safetensors", hparams, model.tensors, path)
+    except BaseException:
+        model.close()
+        raise
+    return model, hparams, config

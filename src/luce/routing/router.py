@@ -1,0 +1,302 @@
+"""The owner of routing state: capacities, reservations and the queue.
+
+Lives on the event loop; no locks. Each method is one transition without an await, so nothing
+is ever decided on state somebody else changed meanwhile. The router knows no sockets and no
+workers: it is told what happens and answers through `Waiter` and `Reservation`.
+
+Order: first come, first served. Whoever waits for a model gets it before any later request,
+also when the later one is smaller; a request whose worker refused it for lack of room blocks
+that model for those behind it until it is admitted, gives up, or finds another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from luce.errors import ApiError, QueueFull, ShuttingDown
+from luce.routing.drain_rate import DrainRate
+from luce.routing.policy import ModelView, Reject, RoutePolicy, RouteRequest, ServingState
+from luce.routing.reservation import Release, Reservation
+from luce.routing.ticket import Place, Ticket, Waiter
+
+TICK_S = 0.25
+"""How often `tick` should be called: sees room that appears without a retirement."""
+
+
+@dataclass(slots=True)
+class _Model:
+    """What the router keeps per model."""
+
+    name: str
+    priority: int
+    state: ServingState = "loading"
+    capacity: int = 0
+    in_flight: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.state == "ready" and self.in_flight < self.capacity
+
+    def view(self) -> ModelView:
+        return ModelView(self.name, self.priority, self.state, self.in_flight, self.capacity)
+
+
+class Router:
+    """Gives requests to models.
+
+    Life of a ticket: `open` → any of `candidates`, `fits`, `rule_out`, `try_reserve`, `wait`
+    → `close`, always.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        policy: RoutePolicy,
+        queue_limit: int,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        names: the models by priority, the primary first.
+        policy: who is preferred.
+        queue_limit: requests that may wait; 0 = none.
+        clock_s: monotonic seconds.
+        """
+        self._models = {name: _Model(name, priority) for priority, name in enumerate(names)}
+        self._policy = policy
+        self._queue_limit = queue_limit
+        self._clock_s = clock_s
+        self._queue: list[Ticket] = []
+        self._open: set[Ticket] = set()
+        self._holders: dict[Reservation, Ticket] = {}
+        self._drain_rate = DrainRate()
+        self._stopping = False
+
+    # --- what can be seen ----------------------------------------------------------------
+
+    @property
+    def queue_limit(self) -> int:
+        """Most requests that may wait."""
+        return self._queue_limit
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests with a position in the queue."""
+        return len(self._queue)
+
+    @property
+    def num_open(self) -> int:
+        """Tickets opened and not closed."""
+        return len(self._open)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Nothing is admitted any more."""
+        return self._stopping
+
+    def views(self) -> list[ModelView]:
+        """Snapshot of every model, by priority."""
+        return [model.view() for model in self._models.values()]
+
+    # --- what happens to models ----------------------------------------------------------
+
+    def update_model(self, name: str, state: ServingState, capacity: int) -> None:
+        """A model's state or capacity changed; tells waiters if it did."""
+        model = self._models[name]
+        if (model.state, model.capacity) == (state, capacity):
+            return
+        model.state, model.capacity = state, capacity
+        self._wake(name)
+        for ticket in [ticket for ticket in self._queue if ticket.place is Place.WAITING]:
+            self._reconsider(ticket)
+        self._dispatch()
+
+    def tick(self) -> None:
+        """Time has passed: a worker that had no room may have some."""
+        for name in self._models:
+            self._wake(name)
+        self._dispatch()
+
+    def shut_down(self) -> None:
+        """Admit nothing more; everyone who waits is told."""
+        self._stopping = True
+        for ticket in list(self._queue):
+            if ticket.place is Place.WAITING:
+                self._reject(ticket, _stopping())
+
+    # --- what happens to requests --------------------------------------------------------
+
+    def open(self, request: RouteRequest) -> Ticket:
+        """A request has arrived.
+
+        Raises:
+            ShuttingDown: too late.
+        """
+        if self._stopping:
+            raise _stopping()
+        ticket = Ticket(request)
+        self._open.add(ticket)
+        return ticket
+
+    def candidates(self, ticket: Ticket) -> tuple[str, ...]:
+        """Models that may serve the request, the preferred one first, busy ones included.
+
+        Raises:
+            ApiError: none is left or ready; says why.
+        """
+        if self._stopping:
+            raise _stopping()
+        models = [m.view() for m in self._models.values() if m.name not in ticket.ruled_out]
+        if not models:
+            raise ticket.final_error()
+        decision = self._policy.decide(ticket.request, models)
+        if isinstance(decision, Reject):
+            raise next((e for e in ticket.ruled_out.values() if e.retryable), decision.error)
+        return decision.order
+
+    def fits(self, ticket: Ticket, name: str) -> None:
+        """The model's limits hold this request's prompt."""
+        ticket.fits.add(name)
+
+    def rule_out(self, ticket: Ticket, name: str, error: ApiError) -> None:
+        """The model will not serve this request; those behind it need not wait for that."""
+        ticket.rule_out(name, error)
+        self._dispatch()
+
+    def try_reserve(self, ticket: Ticket, name: str) -> Reservation | None:
+        """Take capacity of a model now; None if it has none or others are first."""
+        model = self._models[name]
+        if self._stopping or not model.has_room or name in ticket.resting_on:
+            return None
+        for earlier in self._queue:
+            if earlier is ticket:
+                break
+            if name in earlier.fits and (
+                earlier.place is Place.WAITING or name in earlier.refused_by
+            ):
+                return None
+        return self._reserve(ticket, model)
+
+    def wait(self, ticket: Ticket, waiter: Waiter) -> None:
+        """Queue, or keep the position already held, until `waiter` is called, exactly once.
+
+        Raises:
+            QueueFull: too many wait already.
+            ApiError: as `candidates`.
+        """
+        self.candidates(ticket)
+        if not ticket.queued:
+            if len(self._queue) >= self._queue_limit:
+                raise self._queue_full()
+            self._queue.append(ticket)
+            ticket.queued = True
+        ticket.place, ticket.waiter = Place.WAITING, waiter
+        self._reconsider(ticket)
+        self._dispatch()
+
+    def close(self, ticket: Ticket) -> None:
+        """The request needs routing no more: admitted, failed or gone. Twice is harmless."""
+        if ticket.place is Place.CLOSED:
+            return
+        self._leave_queue(ticket)
+        ticket.place, ticket.waiter = Place.CLOSED, None
+        self._open.discard(ticket)
+        self._dispatch()
+
+    # --- reservations --------------------------------------------------------------------
+
+    def _reserve(self, ticket: Ticket, model: _Model) -> Reservation:
+        reservation = Reservation(
+            ticket.request.request_id, model.name, self._on_admit, self._on_release
+        )
+        model.in_flight += 1
+        self._holders[reservation] = ticket
+        return reservation
+
+    def _on_admit(self, reservation: Reservation) -> None:
+        self.close(self._holders[reservation])
+
+    def _on_release(self, reservation: Reservation, how: Release) -> None:
+        ticket = self._holders.pop(reservation)
+        model = self._models[reservation.model]
+        model.in_flight -= 1
+        if how == "busy" and model.name not in ticket.ruled_out:
+            ticket.refused_by.add(model.name)
+            ticket.resting_on.add(model.name)
+        elif how == "handled":
+            self._drain_rate.ended(self._clock_s())
+            self._wake(model.name)
+        self._dispatch()
+
+    # --- the queue -----------------------------------------------------------------------
+
+    def _wake(self, name: str) -> None:
+        for ticket in self._open:
+            ticket.resting_on.discard(name)
+
+    def _dispatch(self) -> None:
+        """Give free capacity to waiters until none can use any."""
+        if self._stopping:
+            return
+        for model in self._models.values():
+            while model.has_room and (ticket := self._next_for(model.name)) is not None:
+                self._grant(ticket, model)
+
+    def _next_for(self, name: str) -> Ticket | None:
+        for ticket in self._queue:
+            if name not in ticket.fits:
+                continue
+            if ticket.place is Place.WAITING:
+                return None if name in ticket.resting_on else ticket
+            if name in ticket.refused_by:
+                return None
+        return None
+
+    def _grant(self, ticket: Ticket, model: _Model) -> None:
+        waiter = self._stop_waiting(ticket)
+        reservation = self._reserve(ticket, model)
+        if not waiter.grant(reservation):
+            del self._holders[reservation]
+            model.in_flight -= 1
+            self._leave_queue(ticket)
+
+    def _reconsider(self, ticket: Ticket) -> None:
+        """The models may have changed under a waiter: it may have no hope, or a new one."""
+        try:
+            order = self.candidates(ticket)
+        except ApiError as error:
+            self._reject(ticket, error)
+            return
+        if any(name not in ticket.fits for name in order):
+            self._stop_waiting(ticket).look_again()
+
+    def _reject(self, ticket: Ticket, error: ApiError) -> None:
+        waiter = self._stop_waiting(ticket)
+        self._leave_queue(ticket)
+        waiter.reject(error)
+
+    def _stop_waiting(self, ticket: Ticket) -> Waiter:
+        waiter = ticket.waiter
+        if waiter is None:
+            raise RuntimeError(f"request {ticket.request.request_id} is not waiting")
+        ticket.place, ticket.waiter = Place.PROBING, None
+        return waiter
+
+    def _leave_queue(self, ticket: Ticket) -> None:
+        if ticket.queued:
+            self._queue.remove(ticket)
+            ticket.queued = False
+
+    def _queue_full(self) -> QueueFull:
+        ahead = len(self._queue) + 1
+        return QueueFull(
+            "All models are busy and the queue is full."
+            if self._queue_limit
+            else "All models are busy.",
+            retry_after_s=self._drain_rate.retry_after_s(self._clock_s(), ahead),
+        )
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("The server is stopping.")

@@ -1,0 +1,72 @@
+"""A request's place in the router: what is known of it so far and how to reach it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from luce.errors import ApiError
+from luce.routing.policy import RouteRequest
+from luce.routing.reservation import Reservation
+
+
+class Waiter(Protocol):
+    """How the router reaches a waiting request; each wait gets exactly one of these calls."""
+
+    def grant(self, reservation: Reservation) -> bool:
+        """A model has room. False: the request is gone, count nothing."""
+
+    def reject(self, error: ApiError) -> None:
+        """Waiting is over."""
+
+    def look_again(self) -> None:
+        """There is a model this request has not been checked against yet."""
+
+
+class Place(enum.Enum):
+    """Where a ticket is."""
+
+    PROBING = "probing"
+    """Its owner looks at models, or a worker has been asked."""
+    WAITING = "waiting"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One open request; written by the router only.
+
+    Attributes:
+        request: what to route.
+        fits: models whose limits hold the prompt.
+        ruled_out: models that can never serve this request, and what to tell the client if
+            none is left.
+        refused_by: models whose worker had no room for it. While it queues, nobody behind it
+            gets one of those: it would never see the room it needs.
+        resting_on: those of them that have not changed since.
+        place: see `Place`.
+        queued: whether it has a position in the queue, which it keeps while it is probing.
+        waiter: whom to tell; set while waiting.
+    """
+
+    request: RouteRequest
+    fits: set[str] = field(default_factory=set)
+    ruled_out: dict[str, ApiError] = field(default_factory=dict)
+    refused_by: set[str] = field(default_factory=set)
+    resting_on: set[str] = field(default_factory=set)
+    place: Place = Place.PROBING
+    queued: bool = False
+    waiter: Waiter | None = None
+
+    def rule_out(self, model: str, error: ApiError) -> None:
+        """This model will not serve the request."""
+        self.ruled_out[model] = error
+        self.fits.discard(model)
+        self.refused_by.discard(model)
+        self.resting_on.discard(model)
+
+    def final_error(self) -> ApiError:
+        """What to say when every model is ruled out: first whatever a retry might cure."""
+        errors = list(self.ruled_out.values())
+        return next((error for error in errors if error.retryable), errors[0])

@@ -1,0 +1,339 @@
+"""Continuous batching: who is admitted, what the next step computes, what its result means.
+
+The worker's engine thread calls, in turn: `submit` and `cancel` for what came in, `plan`,
+`apply` with what the engine made of the plan. `plan` may run one step ahead of `apply`, so
+that the engine always has work; sequences then decode from a token the host has not seen yet,
+and what a step computed for a sequence that turns out to have ended is dropped.
+
+Invariants:
+- a sequence is retired exactly once per admission, after no step under way uses its blocks;
+- every decoder is in every step, unless it waits for blocks that a step under way gives back;
+- with no step under way, `plan` returns one whenever a sequence lives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from luce.kv.manager import KVManager
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.outcome import (
+    AdmitResult,
+    Admitted,
+    Busy,
+    NeverFits,
+    Rejected,
+    RetiredSequence,
+    SchedulerStats,
+    SequenceDelta,
+    StepOutcome,
+)
+from luce.scheduler.plan import ScheduledSequence, StepPlan, StepResult
+from luce.scheduler.prefill import PrefillPlanner
+from luce.scheduler.roster import Roster
+from luce.scheduler.sequence import Ending, Sequence, SequenceStatus
+
+MAX_STEPS_UNDER_WAY = 2
+"""A step that runs and the one planned behind it."""
+
+_SEED_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _StepUnderWay:
+    plan: StepPlan
+    sequences: tuple[Sequence, ...]
+
+
+class Scheduler:
+    """Decides on plain numbers; the engine executes.
+
+    Args:
+        kv: the blocks; the scheduler is its only user.
+        limits: rows, context, chunk.
+        clock_ns: monotonic nanoseconds.
+        entropy: a random integer for each request without a seed.
+    """
+
+    def __init__(
+        self,
+        kv: KVManager,
+        limits: SchedulerLimits,
+        clock_ns: Callable[[], int],
+        entropy: Callable[[], int],
+    ) -> None:
+        self._kv = kv
+        self._limits = limits
+        self._clock_ns = clock_ns
+        self._entropy = entropy
+        self._roster = Roster(kv, limits.max_rows)
+        self._prefill = PrefillPlanner(kv, limits)
+        self._under_way: deque[_StepUnderWay] = deque()
+        self._retired: list[RetiredSequence] = []
+        self._num_admitted = 0
+        self._num_steps = 0
+        self._num_preemptions = 0
+        self._prompt_tokens = 0
+        self._generated_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sequence lives: it runs, waits for blocks or for its step to be applied."""
+        return not self._roster.is_empty
+
+    @property
+    def max_seq_tokens(self) -> int:
+        """Most tokens, prompt and output, one sequence may reach."""
+        return min(self._limits.max_ctx, self._kv.capacity_tokens)
+
+    def submit(
+        self, request_id: str, prompt: tuple[int, ...], sampling: SamplingParams
+    ) -> AdmitResult:
+        """Admit a request or refuse it, at once and with nothing left behind.
+
+        `sampling.max_tokens` is a cap, not a demand: it is lowered to the room that the
+        context and the pool leave.
+        """
+        refusal = self._refuse(request_id, prompt, sampling)
+        if refusal is not None:
+            return refusal
+        room = self.max_seq_tokens - len(prompt)
+        seq = Sequence(
+            request_id=request_id,
+            order=self._num_admitted,
+            token_ids=list(prompt),
+            num_prompt_tokens=len(prompt),
+            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            seed=(self._entropy() if sampling.seed is None else sampling.seed) & _SEED_MASK,
+            admitted_ns=self._clock_ns(),
+        )
+        if not self._roster.seat(seq):
+            return Busy("the free blocks do not hold the prompt and one block more")
+        self._num_admitted += 1
+        self._prompt_tokens += len(prompt)
+        return Admitted(seq.cached_tokens)
+
+    def cancel(self, request_id: str) -> None:
+        """End a sequence with "cancelled"; ignored if it has ended or never was."""
+        self._end(request_id, Ending("cancelled"))
+
+    def fail(self, request_id: str, error: str, detail: str) -> None:
+        """End a sequence with "error"; ignored if it has ended or never was.
+
+        Args:
+            request_id: whose.
+            error: class name of `luce.errors`.
+            detail: a sentence for the client.
+        """
+        self._end(request_id, Ending("error", error, detail))
+
+    def fail_all(self, error: str, detail: str) -> None:
+        """The engine failed: forget the steps under way and end every sequence with "error".
+
+        The results of the forgotten steps must not be applied any more.
+        """
+        self._under_way.clear()
+        for seq in self._roster.all():
+            seq.num_in_flight = 0
+            if seq.status is SequenceStatus.FINISHED:
+                self._retire(seq)
+            else:
+                self._finish(seq, Ending("error", error, detail))
+
+    def plan(self) -> StepPlan | None:
+        """Decide the next step; None if there is nothing to compute before the next `apply`.
+
+        All decoders come first, then at most `chunk` prompt tokens. At most one earlier plan
+        may still wait for its `apply`.
+        """
+        assert len(self._under_way) < MAX_STEPS_UNDER_WAY, "apply a step before planning on"
+        decoders = self._decoders_with_room()
+        self._resume()
+        work = [(seq, 1) for seq in decoders]
+        work += self._prefill.plan(self._roster.seated())
+        if not work:
+            assert self._under_way or self._roster.is_empty, "sequences live and none can go on"
+            return None
+        starts = [start for seq, _ in work if (start := seq.start_row()) is not None]
+        items = [seq.schedule(num, self._kv.block_tokens) for seq, num in work]
+        self._num_steps += 1
+        plan = StepPlan(self._num_steps, tuple(starts), tuple(items))
+        self._under_way.append(_StepUnderWay(plan, tuple(seq for seq, _ in work)))
+        return plan
+
+    def apply(self, plan: StepPlan, result: StepResult) -> StepOutcome:
+        """Take the sampled tokens of the oldest plan under way.
+
+        Returns:
+            What each sequence gained, and all sequences retired since they were last asked for.
+        """
+        step = self._under_way.popleft()
+        assert step.plan is plan, "steps are applied in the order they were planned"
+        assert result.step == plan.step, f"result of step {result.step} for step {plan.step}"
+        sampled = iter(result.token_ids)
+        now_ns = self._clock_ns()
+        deltas: list[SequenceDelta] = []
+        for seq, item in zip(step.sequences, plan.items, strict=True):
+            token_id = next(sampled) if item.sample else None
+            delta = self._advance(seq, item, token_id, now_ns)
+            if delta is not None:
+                deltas.append(delta)
+        assert next(sampled, None) is None, "more tokens than were asked for"
+        return StepOutcome(tuple(deltas), self.take_retired())
+
+    def take_retired(self) -> tuple[RetiredSequence, ...]:
+        """Sequences retired since the last call or `apply`, each once."""
+        retired = tuple(self._retired)
+        self._retired.clear()
+        return retired
+
+    def stats(self) -> SchedulerStats:
+        """Gauges and counters as of now."""
+        return SchedulerStats(
+            running=len(self._roster.seated()),
+            preempted=len(self._roster.preempted()),
+            steps=self._num_steps,
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated_tokens,
+            preemptions=self._num_preemptions,
+            kv=self._kv.stats(),
+        )
+
+    def check_integrity(self) -> None:
+        """Compare sequences, rows, block tables, reference counts and the prefix cache.
+
+        Raises:
+            AssertionError: an invariant is broken; the worker must not go on.
+        """
+        self._roster.check_integrity()
+        members = [seq for step in self._under_way for seq in step.sequences]
+        for seq in self._roster.all():
+            assert members.count(seq) == seq.num_in_flight, f"{seq.request_id}: steps miscounted"
+
+    def _refuse(
+        self, request_id: str, prompt: tuple[int, ...], sampling: SamplingParams
+    ) -> AdmitResult | None:
+        """Everything that stands against a request before blocks are asked for."""
+        if not prompt:
+            return Rejected("the prompt is empty; send at least one token")
+        if sampling.max_tokens < 1:
+            return Rejected(f"max_tokens is {sampling.max_tokens}; it must be at least 1")
+        if self._roster.find(request_id) is not None:
+            return Rejected(f"request id {request_id!r} is in use; choose another")
+        most = self.max_seq_tokens - 1
+        if len(prompt) > most:
+            return NeverFits(
+                f"the prompt has {len(prompt)} tokens and this model takes at most {most} "
+                f"(context {self._limits.max_ctx}, KV pool {self._kv.capacity_tokens} tokens)",
+                prompt_tokens=len(prompt),
+                max_prompt_tokens=most,
+            )
+        if self._roster.preempted():
+            return Busy("a preempted sequence waits for blocks")
+        if not self._roster.has_free_row:
+            return Busy(f"all {self._limits.max_rows} rows are taken")
+        if not self._roster.top_up():
+            return Busy("the free blocks are needed by the sequences that run")
+        return None
+
+    def _decoders_with_room(self) -> list[Sequence]:
+        """Decoders that have a block for their next token, oldest first."""
+        return [seq for seq in self._roster.decoding() if self._can_decode(seq)]
+
+    def _can_decode(self, seq: Sequence) -> bool:
+        # An older one may have preempted it a moment ago, so its status counts again.
+        is_decoding = seq.status is SequenceStatus.DECODE
+        return is_decoding and seq.wants_token and self._make_room(seq)
+
+    def _make_room(self, seq: Sequence) -> bool:
+        """Grow by one token, preempting the newest while blocks lack; False: not in this step."""
+        while not self._kv.grow(seq.table, seq.num_scheduled + 1):
+            if self._roster.is_anyone_leaving():
+                return False
+            victim = self._roster.newest_developing()
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        self._num_preemptions += 1
+        seq.was_preempted = True
+        seq.move_to(SequenceStatus.YIELDING)
+        self._leave_if_idle(seq)
+
+    def _resume(self) -> None:
+        """Seat preempted sequences again, oldest first, as far as they fit."""
+        for seq in self._roster.preempted():
+            if not (self._roster.top_up() and self._roster.seat(seq)):
+                return
+            seq.move_to(SequenceStatus.PREFILL)
+
+    def _advance(
+        self, seq: Sequence, item: ScheduledSequence, token_id: int | None, now_ns: int
+    ) -> SequenceDelta | None:
+        """Account one item of a finished step to its sequence."""
+        seq.num_in_flight -= 1
+        seq.num_computed = item.start + item.num_tokens
+        delta = None
+        if token_id is not None:
+            seq.num_unresolved -= 1
+            if seq.ending is None:
+                delta = self._accept(seq, token_id, now_ns)
+        # A cancelled sequence may have computed a token it was not allowed to keep.
+        num_known = min(seq.num_computed, seq.num_tokens)
+        self._kv.commit(seq.table, seq.token_ids, num_known)
+        self._leave_if_idle(seq)
+        return delta
+
+    def _accept(self, seq: Sequence, token_id: int, now_ns: int) -> SequenceDelta:
+        self._generated_tokens += 1
+        seq.accept(token_id, now_ns)
+        if seq.ending is None:
+            return SequenceDelta(seq.request_id, (token_id,))
+        seq.move_to(SequenceStatus.FINISHED)
+        finish = seq.ending.finish
+        return SequenceDelta(seq.request_id, () if finish == "stop" else (token_id,), finish)
+
+    def _end(self, request_id: str, ending: Ending) -> None:
+        seq = self._roster.find(request_id)
+        if seq is not None and seq.ending is None:
+            self._finish(seq, ending)
+
+    def _finish(self, seq: Sequence, ending: Ending) -> None:
+        seq.ending = ending
+        seq.move_to(SequenceStatus.FINISHED)
+        self._leave_if_idle(seq)
+
+    def _leave_if_idle(self, seq: Sequence) -> None:
+        """Let a leaving sequence go, unless a step under way still uses its blocks."""
+        if seq.num_in_flight:
+            return
+        if seq.status is SequenceStatus.YIELDING:
+            self._roster.unseat(seq)
+            seq.move_to(SequenceStatus.PREEMPTED)
+        elif seq.status is SequenceStatus.FINISHED:
+            self._retire(seq)
+
+    def _retire(self, seq: Sequence) -> None:
+        assert seq.ending is not None, f"{seq.request_id} retires without an ending"
+        self._roster.remove(seq)
+        seq.move_to(SequenceStatus.RETIRED)
+        self._retired.append(
+            RetiredSequence(
+                request_id=seq.request_id,
+                finish=seq.ending.finish,
+                prompt_tokens=seq.num_prompt_tokens,
+                cached_tokens=seq.cached_tokens,
+                completion_tokens=seq.num_output_tokens,
+                admitted_ns=seq.admitted_ns,
+                first_token_ns=seq.first_token_ns,
+                last_token_ns=seq.last_token_ns,
+                retired_ns=self._clock_ns(),
+                error=seq.ending.error,
+                detail=seq.ending.detail,
+            )
+        )

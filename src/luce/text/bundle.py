@@ -1,0 +1,226 @@
+"""TextBundle: all the listener needs to turn requests into prompts and tokens into text."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from luce.errors import ModelFileError, TemplateError
+from luce.loaders.checkpoint import TextMetadata
+from luce.loaders.opening import read_text_metadata
+from luce.text import gguf_vocab, tokenizer_json
+from luce.text.call import GenerationCall
+from luce.text.detokenizer import Detokenizer
+from luce.text.markup_guard import MarkupGuard
+from luce.text.message_forms import Message
+from luce.text.pipeline import OutputPipeline
+from luce.text.template import CHATML_TEMPLATE, ChatTemplate
+from luce.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+END_MARKERS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "</s>",
+    "<end_of_turn>",
+    "<｜end▁of▁sentence｜>",
+)
+"""Texts of control tokens that end a turn or a text in the families we know."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """A request rendered and tokenised for one model.
+
+    Attributes:
+        prompt_bytes: int32 little-endian token ids, as `Submit` carries them.
+        stop: stop strings.
+        stop_token_ids: tokens that end the generation; none when the request ignores them.
+    """
+
+    prompt_bytes: bytes
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.prompt_bytes) // 4
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt's token ids."""
+        ids = array("i", self.prompt_bytes)
+        if sys.byteorder == "big":
+            ids.byteswap()
+        return tuple(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBundle:
+    """Tokenizer, template and text defaults of one model. Immutable, shared by all threads.
+
+    Attributes:
+        stop_token_ids: tokens that end a generation, ascending.
+        generation_defaults: sampling defaults from the model's files; may be empty.
+        context_length: the model's trained context, in tokens.
+        vocab_size: rows of the embedding; may exceed the tokenizer's tokens.
+        add_bos_id: the begin token that prompts start with, or None.
+    """
+
+    name: str
+    architecture: str
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    stop_token_ids: tuple[int, ...]
+    generation_defaults: Mapping[str, float]
+    context_length: int
+    vocab_size: int
+    add_bos_id: int | None
+    guard: MarkupGuard
+
+    @classmethod
+    def load(cls, path: Path, chat_template_file: Path | None = None) -> TextBundle:
+        """Read a model's text side; the raw vocabulary is dropped afterwards.
+
+        Args:
+            path: GGUF file or Hugging Face folder.
+            chat_template_file: Jinja template to use instead of the model's own.
+
+        Raises:
+            ModelFileError: a file is missing or damaged, the vocabulary is of a kind not served,
+                the template has a syntax error, or there is none.
+        """
+        return cls.from_metadata(read_text_metadata(path), path, chat_template_file)
+
+    @classmethod
+    def from_metadata(
+        cls, meta: TextMetadata, path: Path, chat_template_file: Path | None = None
+    ) -> TextBundle:
+        """As `load`, from metadata already read; `path` is for error messages."""
+        tokenizer = _build_tokenizer(meta, path)
+        return cls(
+            name=meta.name,
+            architecture=meta.architecture,
+            tokenizer=tokenizer,
+            template=_build_template(meta, tokenizer, path, chat_template_file),
+            stop_token_ids=_stop_token_ids(meta, tokenizer),
+            generation_defaults=dict(meta.generation_defaults),
+            context_length=meta.context_length,
+            vocab_size=meta.vocab_size,
+            add_bos_id=_add_bos_id(meta, tokenizer),
+            guard=MarkupGuard(tokenizer.control_texts),
+        )
+
+    def prepare(self, call: GenerationCall) -> PreparedPrompt:
+        """Render and tokenise a request. Takes milliseconds of CPU; call it from a thread.
+
+        Raises:
+            TemplateError: the template refuses the messages, or renders nothing.
+            InvalidRequest: the messages are not valid Unicode.
+        """
+        messages = [_as_dict(message) for message in call.messages]
+        sentinel = self.guard.sentinel_for(messages, call.template_kwargs)
+        rendered = self.template.render(
+            self.guard.shield(messages, sentinel),
+            self.guard.shield(call.template_kwargs, sentinel),
+        )
+        ids = self.tokenizer.encode_with_specials(rendered, sentinel)
+        if self.add_bos_id is not None and ids[:1] != [self.add_bos_id]:
+            ids.insert(0, self.add_bos_id)
+        if not ids:
+            raise TemplateError("the chat template renders these messages to an empty prompt")
+        return PreparedPrompt(
+            prompt_bytes=_int32_bytes(ids),
+            stop=call.stop,
+            stop_token_ids=() if call.sampling.ignore_eos else self.stop_token_ids,
+        )
+
+    def pipeline(
+        self, prepared: PreparedPrompt, prompt_tokens: int, cached_tokens: int = 0
+    ) -> OutputPipeline:
+        """The way of one generation's tokens to events.
+
+        Args:
+            prepared: the request.
+            prompt_tokens: as reported in usage.
+            cached_tokens: how many of them the worker's prefix cache held.
+        """
+        return OutputPipeline(
+            Detokenizer(self.tokenizer, self.stop_token_ids),
+            prepared.stop,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+        )
+
+
+def _as_dict(message: Any) -> Message:
+    return {"role": message.role, "content": message.content, **message.extra}
+
+
+def _int32_bytes(ids: list[int]) -> bytes:
+    packed = array("i", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _build_tokenizer(meta: TextMetadata, path: Path) -> Tokenizer:
+    if meta.tokenizer_json is not None:
+        return tokenizer_json.load_tokenizer(Path(meta.tokenizer_json))
+    if meta.gguf_vocab is None:
+        raise ModelFileError(f"{path}: no tokenizer in the file")
+    try:
+        return gguf_vocab.build_tokenizer(meta.gguf_vocab)
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error}") from error
+
+
+def _build_template(
+    meta: TextMetadata, tokenizer: Tokenizer, path: Path, chat_template_file: Path | None
+) -> ChatTemplate:
+    source, origin = meta.chat_template, f"{path}: chat template"
+    given = None if chat_template_file is None else _read_template(chat_template_file)
+    if given is not None:
+        source, origin = given, str(chat_template_file)
+    elif source is None and tokenizer.control_id("<|im_start|>") is not None:
+        source = CHATML_TEMPLATE
+    if source is None:
+        raise ModelFileError(
+            f"{path}: the model has no chat template; give one with --chat-template-file"
+        )
+    return ChatTemplate(source, meta.bos_token, meta.eos_token, origin=origin)
+
+
+def _read_template(path: Path) -> str | None:
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{path}: cannot read the chat template: {error}") from error
+    if not source.strip():
+        _log.warning(
+            "chat template file is empty, using the model's own", extra={"path": str(path)}
+        )
+        return None
+    return source
+
+
+def _stop_token_ids(meta: TextMetadata, tokenizer: Tokenizer) -> tuple[int, ...]:
+    marked = (tokenizer.control_id(text) for text in END_MARKERS)
+    found = {token_id for token_id in marked if token_id is not None}
+    return tuple(sorted(found.union(meta.eos_token_ids)))
+
+
+def _add_bos_id(meta: TextMetadata, tokenizer: Tokenizer) -> int | None:
+    if not meta.add_bos or meta.bos_token is None:
+        return None
+    return tokenizer.control_id(meta.bos_token)

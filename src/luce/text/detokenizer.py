@@ -1,0 +1,41 @@
+"""Detokenizer: token ids to text, as they come, never half a character."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from luce.text.tokenizer import Tokenizer
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer:
+    """Text of one output, fed in any portions; the portions do not change the text.
+
+    Bytes of an unfinished character are held until the rest comes. Control tokens and
+    `silent_ids` produce no text. Bytes that cannot be UTF-8 at all become U+FFFD, as in the
+    reference. One space before the first word is taken off where the vocabulary adds one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, silent_ids: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._silent_ids = tokenizer.special_ids.union(silent_ids)
+        self._decoder = _Utf8Decoder("replace")
+        self._at_start = tokenizer.leading_space
+
+    def feed(self, token_ids: Iterable[int]) -> str:
+        """The characters these tokens complete; may be empty."""
+        data = b"".join(
+            self._tokenizer.token_bytes(token_id)
+            for token_id in token_ids
+            if token_id not in self._silent_ids
+        )
+        if self._at_start and data:
+            self._at_start = False
+            data = data.removeprefix(b" ")
+        return self._decoder.decode(data)
+
+    def flush(self) -> None:
+        """The output has ended: forget the bytes of a character that was cut off."""
+        self._decoder.reset()

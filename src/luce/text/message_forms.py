@@ -1,0 +1,60 @@
+"""Forms of a conversation, for templates that refuse it as the client sent it.
+
+Many templates demand that user and assistant turns alternate, or know no system turn, or expect
+a text where the API allows null. The client's own form is always tried first; these are what is
+tried when the template refuses it, each gentler form before the next:
+
+1. neighbours of one role joined with an empty line between, null content as empty text;
+2. the same with system turns made part of the user turn that follows (or, at the end, a user
+   turn of their own).
+
+Turns with further keys (tool calls, names) and tool results are never joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+_JOINED_ROLES = frozenset({"system", "developer", "user", "assistant"})
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+_PLAIN_KEYS = frozenset({"role", "content"})
+
+
+def fallback_forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """The forms to try after the plain one; those equal to one tried before are left out."""
+    tried = [list(messages)]
+    merged = _joined(_with_text(message) for message in messages)
+    for form in (merged, _joined(_as_user(message) for message in merged)):
+        if form not in tried:
+            tried.append(form)
+            yield form
+
+
+def _with_text(message: Message) -> Message:
+    return message if message["content"] is not None else {**message, "content": ""}
+
+
+def _as_user(message: Message) -> Message:
+    return {**message, "role": "user"} if message["role"] in _SYSTEM_ROLES else message
+
+
+def _joined(messages: Iterator[Message]) -> list[Message]:
+    turns: list[Message] = []
+    for message in messages:
+        if turns and _can_join(turns[-1], message):
+            text = f"{turns[-1]['content']}\n\n{message['content']}"
+            turns[-1] = {**turns[-1], "content": text}
+        else:
+            turns.append(message)
+    return turns
+
+
+def _can_join(first: Message, second: Message) -> bool:
+    return (
+        first["role"] == second["role"]
+        and first["role"] in _JOINED_ROLES
+        and first.keys() == second.keys() == _PLAIN_KEYS
+    )

@@ -1,0 +1,163 @@
+"""Tokenizer: text to token ids and token ids to bytes, for every vocabulary we read.
+
+Control tokens (begin, end, turn markers) exist only for `encode_with_specials`, which the chat
+template's output goes through. `encode` treats their texts as ordinary characters, so that what
+a user writes can never close a turn. Tokens of type "user-defined" (`<think>`, runs of spaces)
+are text the vocabulary always takes whole; both ways of encoding match them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import tokenizers
+
+from luce.errors import InvalidRequest
+from luce.text.markup_pattern import markup_pattern
+from luce.text.spelling import Spelling, piece_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ControlToken:
+    """A token that is markup, never text.
+
+    `eats_left`/`eats_right`: the markup swallows the white space beside it. A text of one
+    character is not looked for in a template's output: `MarkupGuard` could not break it.
+    """
+
+    id: int
+    text: str
+    eats_left: bool = False
+    eats_right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerParts:
+    """What a loader found in a file; see `gguf_vocab` and `tokenizer_json`.
+
+    Attributes:
+        backend: encodes plain text; matches user-defined tokens, not control tokens.
+        spelling: how the backend's vocabulary writes bytes.
+        control: the control tokens.
+        literal_ids: user-defined tokens, whose entry is the text itself in any spelling.
+        vocab_size: number of tokens of the vocabulary, control ones included.
+        leading_space: the first word of a text gets a space that decoding takes off again.
+        backend_after_markup: encodes text that follows a control token where it differs from
+            text at the beginning.
+    """
+
+    backend: tokenizers.Tokenizer
+    spelling: Spelling
+    control: tuple[ControlToken, ...]
+    literal_ids: frozenset[int]
+    vocab_size: int
+    leading_space: bool = False
+    backend_after_markup: tokenizers.Tokenizer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Markup:
+    """Control tokens by text and by id, with the pattern that finds them."""
+
+    by_text: Mapping[str, ControlToken]
+    by_id: Mapping[int, ControlToken]
+    pattern: re.Pattern[str] = field(repr=False)
+
+    @classmethod
+    def of(cls, control: tuple[ControlToken, ...]) -> _Markup:
+        by_text = {token.text: token for token in control if len(token.text) > 1}
+        return cls(by_text, {token.id: token for token in control}, markup_pattern(by_text))
+
+
+class Tokenizer:
+    """A vocabulary, ready to use. Immutable and safe to share between threads."""
+
+    def __init__(self, parts: TokenizerParts) -> None:
+        self._backend = parts.backend
+        self._after_markup = parts.backend_after_markup or parts.backend
+        self._spelling = parts.spelling
+        self._literal_ids = parts.literal_ids
+        self._markup = _Markup.of(parts.control)
+        self.vocab_size = parts.vocab_size
+        self.leading_space = parts.leading_space
+        self.special_ids = frozenset(self._markup.by_id)
+
+    @property
+    def control_texts(self) -> tuple[str, ...]:
+        """Texts of the control tokens, as a template writes them."""
+        return tuple(self._markup.by_text)
+
+    def control_id(self, text: str) -> int | None:
+        """The id of the control token with this text, if there is one."""
+        token = self._markup.by_text.get(text)
+        return None if token is None else token.id
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether the token is markup and stands for no text."""
+        return token_id in self.special_ids
+
+    def encode(self, text: str) -> list[int]:
+        """Encode plain text; control token texts in it are ordinary characters.
+
+        Bytes that the vocabulary has no entry for are left out, as the reference
+        implementations do (SmolLM2 lacks 21 bytes, none of which begins a common character).
+
+        Raises:
+            InvalidRequest: the text holds half of a surrogate pair.
+        """
+        return self._encode(self._backend, text)
+
+    def encode_with_specials(self, rendered: str, sentinel: str = "") -> list[int]:
+        """Encode a chat template's output: control token texts in it become their tokens.
+
+        Args:
+            rendered: the template's output.
+            sentinel: a character that `MarkupGuard` put into user text to break control token
+                texts; it is taken out again before the text is encoded.
+
+        Raises:
+            InvalidRequest: the text holds half of a surrogate pair.
+        """
+        ids: list[int] = []
+        by_text = self._markup.by_text
+        # Splitting at a group gives text, markup, text, markup, ..., text.
+        pieces = self._markup.pattern.split(rendered)
+        for index, piece in enumerate(pieces):
+            if index % 2:
+                ids.append(by_text[piece].id)
+                continue
+            if index and by_text[pieces[index - 1]].eats_right:
+                piece = piece.lstrip()
+            if index + 1 < len(pieces) and by_text[pieces[index + 1]].eats_left:
+                piece = piece.rstrip()
+            if sentinel:
+                piece = piece.replace(sentinel, "")
+            at_start = index == 0
+            ids += self._encode(self._backend if at_start else self._after_markup, piece)
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; control tokens give their text, unknown ids nothing."""
+        control = self._markup.by_id.get(token_id)
+        if control is not None:
+            return control.text.encode()
+        piece = self._backend.id_to_token(token_id)
+        if piece is None:
+            return b""
+        if token_id in self._literal_ids:
+            return str(piece).encode()
+        return piece_bytes(piece, self._spelling)
+
+    @staticmethod
+    def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+        if not text:
+            return []
+        try:
+            ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            raise InvalidRequest(
+                "the text is not valid Unicode: it holds half of a surrogate pair"
+            ) from error
+        return ids

@@ -1,0 +1,165 @@
+"""The worker's loop, the file to read first: take the inbox, schedule, step, emit.
+
+One thread, the engine's. Each turn handles what the listener said, plans a step, starts it,
+and sends what the oldest step under way brought. On a device that works by itself the loop
+keeps one step more under way (`depth` 1), so that the device never waits for the host.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from luce.errors import ApiError, InternalError
+from luce.protocol import messages as wire
+from luce.scheduler.outcome import Admitted, RetiredSequence
+from luce.scheduler.plan import StepPlan, StepResult
+from luce.scheduler.scheduler import Scheduler
+from luce.worker import convert
+from luce.worker.ports import LoopOptions, PendingStep, Post, StepEngine
+
+log = logging.getLogger(__name__)
+
+STATS_INTERVAL_NS = 250_000_000
+
+MAX_FAILED_STEPS = 3
+"""Steps that may fail in a row; a device that never recovers needs a new process."""
+
+
+class WorkerLoop:
+    """Runs one model until it is told to shut down."""
+
+    def __init__(
+        self, engine: StepEngine, scheduler: Scheduler, post: Post, options: LoopOptions
+    ) -> None:
+        self._engine = engine
+        self._scheduler = scheduler
+        self._post = post
+        self._options = options
+        self._under_way: deque[tuple[StepPlan, PendingStep]] = deque()
+        self._is_draining = False
+        self._stop_at_ns: int | None = None
+        self._stats_at_ns = 0
+        self._is_idle = True
+        self._failed_steps = 0
+
+    def run(self) -> None:
+        """Serve until Shutdown is done; every admitted request has then been retired.
+
+        Raises:
+            Exception: a bug of ours or a broken device; the worker must not go on.
+        """
+        while not self._is_finished():
+            for message in self._post.receive(wait=self._is_idle and self._stop_at_ns is None):
+                self._handle(message)
+            self._emit_retired(self._scheduler.take_retired())
+            self._advance()
+            self._report()
+
+    # --- inbox -----------------------------------------------------------------------------
+
+    def _handle(self, message: wire.ToWorker) -> None:
+        if isinstance(message, wire.Submit):
+            self._post.send(self._admit(message))
+        elif isinstance(message, wire.Cancel):
+            self._scheduler.cancel(message.request_id)
+        elif isinstance(message, wire.Control):
+            self._control(message)
+        elif isinstance(message, wire.Shutdown):
+            self._is_draining = True
+            stop_at_ns = self._options.clock_ns() + int(message.grace_s * 1e9)
+            self._stop_at_ns = min(stop_at_ns, self._stop_at_ns or stop_at_ns)
+        else:
+            log.warning("second Load ignored")
+
+    def _admit(self, submit: wire.Submit) -> wire.Admitted | wire.Refused:
+        if self._is_draining:
+            return wire.Refused(submit.request_id, "draining")
+        prompt = convert.prompt_ids(submit, self._options.vocab_size)
+        if isinstance(prompt, wire.Refused):
+            return prompt
+        result = self._scheduler.submit(submit.request_id, prompt, submit.sampling)
+        if not isinstance(result, Admitted):
+            return convert.refusal(submit.request_id, result)
+        self._is_idle = False
+        return wire.Admitted(submit.request_id, result.cached_tokens)
+
+    def _control(self, control: wire.Control) -> None:
+        if control.op == "drain":
+            self._is_draining = True
+        else:
+            try:
+                self._scheduler.check_integrity()
+            except AssertionError as error:
+                self._post.send(wire.ControlDone(control.op_id, f"integrity: {error}"))
+                raise
+            self._send_stats()
+        self._post.send(wire.ControlDone(control.op_id))
+
+    # --- step ------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Start a step if there is one; take the oldest result when it is due."""
+        try:
+            plan = self._scheduler.plan() if self._scheduler.has_work else None
+            if plan is not None:
+                self._under_way.append((plan, self._engine.step(plan)))
+            if self._under_way and (plan is None or len(self._under_way) > self._options.depth):
+                plan, pending = self._under_way.popleft()
+                self._emit(plan, pending.result())
+        except ApiError as error:
+            self._step_failed(error)
+
+    def _emit(self, plan: StepPlan, result: StepResult) -> None:
+        self._failed_steps = 0
+        outcome = self._scheduler.apply(plan, result)
+        if outcome.deltas:
+            self._post.send(convert.step_output(plan.step, outcome))
+        self._emit_retired(outcome.retired)
+
+    def _emit_retired(self, sequences: tuple[RetiredSequence, ...]) -> None:
+        for sequence in sequences:
+            self._post.send(convert.retired(sequence))
+
+    def _step_failed(self, error: ApiError) -> None:
+        log.exception("step failed")
+        self._failed_steps += 1
+        is_ours = isinstance(error, InternalError)
+        detail = "The model failed; the server's log has the details." if is_ours else str(error)
+        self._fail_all(type(error).__name__, detail)
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise error
+
+    def _fail_all(self, error: str, detail: str) -> None:
+        """End every sequence, once the device is done with their blocks."""
+        while self._under_way:
+            _, pending = self._under_way.popleft()
+            try:
+                pending.result()
+            except ApiError:
+                log.exception("step behind a failed one failed")
+        self._scheduler.fail_all(error, detail)
+        self._emit_retired(self._scheduler.take_retired())
+
+    # --- the worker itself -----------------------------------------------------------------
+
+    def _is_finished(self) -> bool:
+        if self._stop_at_ns is None:
+            return False
+        if self._scheduler.has_work and self._options.clock_ns() >= self._stop_at_ns:
+            self._fail_all("ShuttingDown", "The server is stopping.")
+        return not self._scheduler.has_work
+
+    def _report(self) -> None:
+        """Statistics, and the invariants each time work ran out."""
+        now_ns = self._options.clock_ns()
+        if not self._scheduler.has_work and not self._is_idle:
+            self._is_idle = True
+            self._scheduler.check_integrity()
+            self._send_stats()
+        elif not self._is_idle and now_ns - self._stats_at_ns >= STATS_INTERVAL_NS:
+            self._send_stats()
+
+    def _send_stats(self) -> None:
+        self._stats_at_ns = self._options.clock_ns()
+        self._post.send(convert.stats(self._scheduler.stats()))

@@ -1,0 +1,57 @@
+"""What the loop needs around it: an engine, a mailbox, a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from luce.protocol import messages as wire
+from luce.scheduler.plan import StepPlan, StepResult
+
+
+class PendingStep(Protocol):
+    """A step the engine has started."""
+
+    def result(self) -> StepResult:
+        """Wait for its end.
+
+        Raises:
+            ApiError: the step failed; nothing of it may be used, the engine can go on.
+        """
+
+
+class StepEngine(Protocol):
+    """What the loop asks of an engine."""
+
+    def step(self, plan: StepPlan) -> PendingStep:
+        """Start a step.
+
+        Raises:
+            ApiError: as `PendingStep.result`.
+        """
+
+
+class Post(Protocol):
+    """What the loop asks of a mailbox."""
+
+    def receive(self, *, wait: bool) -> list[wire.ToWorker]:
+        """Everything that has come; with `wait`, at least one message."""
+
+    def send(self, message: wire.ToListener) -> None:
+        """Queue a message; never blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """Numbers of one model.
+
+    Attributes:
+        vocab_size: token ids are below it.
+        depth: steps started before the oldest one's result is taken; 0 or 1.
+        clock_ns: monotonic nanoseconds.
+    """
+
+    vocab_size: int
+    depth: int
+    clock_ns: Callable[[], int]

@@ -1,0 +1,108 @@
+"""WorkerStream: the output of one admitted request, read by one task on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from luce.errors import LuceError
+from luce.protocol.messages import CancelReason, Retired, SeqDelta
+
+MAX_BUFFERED_TOKENS = 2**16
+"""Token ids that wait for a reader before the request is cancelled as `slow_reader`."""
+
+
+class WorkerStream:
+    """Deltas of one request, ended exactly once: by a delta with `finish`, or by an error.
+
+    Attributes:
+        request_id: the request.
+        cached_tokens: prompt tokens the prefix cache held.
+        retired: done when the worker holds nothing of the request any more. It never fails: a
+            worker that died has freed everything too, and gives a `Retired` with `error`.
+    """
+
+    def __init__(
+        self, request_id: str, cached_tokens: int, send_cancel: Callable[[CancelReason], None]
+    ) -> None:
+        self.request_id = request_id
+        self.cached_tokens = cached_tokens
+        self.retired: asyncio.Future[Retired] = asyncio.get_running_loop().create_future()
+        self._send_cancel: Callable[[CancelReason], None] | None = send_cancel
+        self._deltas: list[SeqDelta] = []
+        self._buffered_tokens = 0
+        self._error: LuceError | None = None
+        self._ended = False
+        self._arrived = asyncio.Event()
+
+    async def next(self) -> list[SeqDelta]:
+        """Wait for output; give everything that has arrived, oldest first.
+
+        Returns:
+            At least one delta; an empty list once the final one was given.
+
+        Raises:
+            ApiError: the request failed, or its worker died; given after what came before it,
+                and again on every further call.
+        """
+        await self._arrived.wait()
+        if self._deltas:
+            deltas, self._deltas, self._buffered_tokens = self._deltas, [], 0
+            if not self._ended:
+                self._arrived.clear()
+            return deltas
+        if self._error is not None:
+            raise self._error
+        return []
+
+    async def __aiter__(self) -> AsyncIterator[list[SeqDelta]]:
+        """Batches of deltas until the end; raises as `next` does."""
+        while batch := await self.next():
+            yield batch
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Ask the worker to stop, once; what it had sent may still be read."""
+        send, self._send_cancel = self._send_cancel, None
+        if send is not None and not self.retired.done():
+            send(reason)
+
+    # --- the handle's side ---------------------------------------------------------------
+
+    def push(self, delta: SeqDelta) -> None:
+        """A step added to this request. Never blocks: a reader too slow is cancelled."""
+        if self._ended:
+            return
+        self._buffered_tokens += len(delta.token_ids)
+        if self._buffered_tokens > MAX_BUFFERED_TOKENS:
+            self._finish_slow_reader()
+        elif delta.finish == "error":
+            # Retired brings the reason; until then the tokens are all there is to say.
+            self._append(SeqDelta(delta.request_id, delta.token_ids))
+        else:
+            self._append(delta)
+            self._ended = delta.finish is not None
+
+    def fail(self, error: LuceError) -> None:
+        """End with an error, unless the stream has ended."""
+        if not self._ended:
+            self._error = error
+            self._ended = True
+            self._arrived.set()
+
+    def retire(self, retired: Retired) -> None:
+        """The worker holds nothing more; ends the stream if no delta did."""
+        if not self._ended:
+            self._append(SeqDelta(self.request_id, [], retired.finish))
+            self._ended = True
+        if not self.retired.done():
+            self.retired.set_result(retired)
+
+    def _append(self, delta: SeqDelta) -> None:
+        if delta.token_ids or delta.finish is not None:
+            self._deltas.append(delta)
+            self._arrived.set()
+
+    def _finish_slow_reader(self) -> None:
+        self._append(SeqDelta(self.request_id, [], "cancelled"))
+        self._ended = True
+        self.cancel("slow_reader")

@@ -1,0 +1,38 @@
+"""What all tests share: the demo model, and settings that keep runs steady on a busy machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Two test processes on two cores: more threads each would only wait for one another. Set
+# before anything imports torch; processes started by tests inherit it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo model's GGUF file; a missing package fails the test, it is never skipped."""
+    from luce.cli.demo import find_demo_model
+
+    return find_demo_model()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses the demo model, so that `-m "not model"` leaves it out."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "demo_model" in item.fixturenames:
+            item.add_marker(pytest.mark.model)

@@ -1,0 +1,249 @@
+"""A whole listener over real sockets, with scripted workers and a byte tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+from array import array
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+
+from luce.config.model import ModelConfig
+from luce.errors import TemplateError
+from luce.listener.admission import Admissions
+from luce.listener.app import Services, build_app
+from luce.listener.bind import bind, url_of
+from luce.listener.body import BodyLimits
+from luce.listener.generate import Generator
+from luce.listener.http_server import HttpServer
+from luce.listener.routes.generation import ClientRules
+from luce.listener.served import ServedModel, ServedModels
+from luce.protocol.messages import Cancel, LoadSpec, Submit
+from luce.routing.policy import PrimaryFirst
+from luce.routing.router import TICK_S, Router
+from luce.testing.byte_tokenizer import pack_prompt
+from luce.testing.fake_script import FakeScript
+from luce.testing.fake_worker import FakeWorker
+from luce.testing.slow_reader import SlowReader
+from luce.text.call import GenerationCall
+from luce.text.pipeline import OutputPipeline
+from luce.workers.handle import WorkerHandle, WorkerState
+
+CHAT = "/v1/chat/completions"
+END = 0
+"""The byte that is an end token."""
+
+
+def chat_body(text: str = "hello", **fields: Any) -> dict[str, Any]:
+    """A request whose fake answer is an echo of its text."""
+    return {"messages": [{"role": "user", "content": text}], **fields}
+
+
+class ByteDecoder:
+    """Detokenizer of bytes."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token_ids: tuple[int, ...]) -> str:
+        return self._decoder.decode(bytes(i for i in token_ids if i != END))
+
+    def flush(self) -> None:
+        self._decoder.reset()
+
+
+@dataclass(frozen=True)
+class BytePrompt:
+    prompt_bytes: bytes
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_bytes) // 4
+
+
+@dataclass
+class ByteText:
+    """The text side of a fake model: the prompt is the messages' bytes, after a prefix."""
+
+    prefix: str = ""
+    vocab_size: int = 256
+    context_length: int = 8192
+    generation_defaults: Mapping[str, float] = field(default_factory=dict)
+    num_prepared: int = 0
+
+    def prepare(self, call: GenerationCall) -> BytePrompt:
+        self.num_prepared += 1
+        text = self.prefix + "".join(message.content or "" for message in call.messages)
+        if "refuse me" in text:
+            raise TemplateError("the template refuses these messages")
+        stop_ids = () if call.sampling.ignore_eos else (END,)
+        return BytePrompt(pack_prompt(text.encode()), call.stop, stop_ids)
+
+    def pipeline(
+        self, prepared: BytePrompt, prompt_tokens: int, cached_tokens: int = 0
+    ) -> OutputPipeline:
+        return OutputPipeline(
+            ByteDecoder(),  # type: ignore[arg-type]
+            prepared.stop,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+        )
+
+
+@dataclass
+class FakeModel:
+    """One model of a harness."""
+
+    name: str
+    worker: FakeWorker
+    handle: WorkerHandle
+    text: ByteText
+
+    def submits(self) -> list[Submit]:
+        return [message for message in self.worker.received if isinstance(message, Submit)]
+
+    def cancels(self) -> list[Cancel]:
+        return [message for message in self.worker.received if isinstance(message, Cancel)]
+
+    def prompts(self) -> list[str]:
+        return [bytes(array("i", s.prompt).tolist()).decode() for s in self.submits()]
+
+
+@dataclass(kw_only=True)
+class Rules:
+    """Settings of a harness; short waits, small bodies."""
+
+    queue_limit: int = 8
+    max_body_bytes: int = 100_000
+    upload_stall_s: float = 5.0
+    keep_alive_interval_s: float = 5.0
+    stall_s: float = 5.0
+
+
+class Harness:
+    """A listener on a free port. Use as an async context manager."""
+
+    def __init__(
+        self,
+        *scripts: FakeScript,
+        rules: Rules | None = None,
+        texts: tuple[ByteText, ...] = (),
+        wait_ready: bool = True,
+    ) -> None:
+        self.rules = rules or Rules()
+        self._scripts = scripts or (FakeScript(),)
+        self._texts = texts
+        self._wait_ready = wait_ready
+
+    async def __aenter__(self) -> Self:
+        self.models = [self._fake_model(index) for index in range(len(self._scripts))]
+        self.router = Router(
+            [model.name for model in self.models], PrimaryFirst(), self.rules.queue_limit
+        )
+        self.served = ServedModels(
+            [
+                ServedModel(ModelConfig(path=Path("fake.gguf"), name=model.name), model.handle)
+                for model in self.models
+            ],
+            self.router,
+        )
+        self._executor = ThreadPoolExecutor(2)
+        self.generator = Generator(Admissions(self.router, self.served, self._executor))
+        body = BodyLimits(self.rules.max_body_bytes, self.rules.upload_stall_s, 30.0)
+        rules = ClientRules(body, self.rules.keep_alive_interval_s, self.rules.stall_s)
+        services = Services(self.router, self.served, self.generator, rules, 1_700_000_000)
+        self._sock = bind("127.0.0.1", 0)
+        self.url = url_of(self._sock)
+        self.port: int = self._sock.getsockname()[1]
+        self.http = HttpServer(build_app(services))
+        self._http_task = asyncio.create_task(self.http.serve(sockets=[self._sock]))
+        self._tick_task = asyncio.create_task(self._tick())
+        for model in self.models:
+            await self.connect(model)
+        self.client = httpx2.AsyncClient(base_url=self.url, timeout=20)
+        if self._wait_ready:
+            await self.ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.aclose()
+        self._tick_task.cancel()
+        self.http.cut_connections()
+        await self._http_task
+        for model in self.models:
+            model.handle.shutdown(0)
+            await asyncio.to_thread(model.worker.close)
+            await model.handle.wait_down()
+        self._executor.shutdown()
+        self._sock.close()
+
+    async def connect(self, model: FakeModel) -> None:
+        """Start a (new) process of a model."""
+        await model.handle.connect(await asyncio.to_thread(model.worker.connect))
+
+    async def ready(self) -> None:
+        """Wait until every model serves."""
+        for model in self.models:
+            await eventually(lambda model=model: model.handle.state is WorkerState.READY)  # type: ignore[misc]
+            self.served.set_text(model.name, model.text)
+
+    async def ask(self, text: str = "hello", **fields: Any) -> httpx2.Response:
+        """One chat request."""
+        return await self.client.post(CHAT, json=chat_body(text, **fields))
+
+    def slow_reader(self) -> SlowReader:
+        return SlowReader("127.0.0.1", self.port)
+
+    async def idle(self) -> None:
+        """Wait until nothing is held anywhere; fails if that never happens."""
+        await eventually(lambda: self.in_flight() == 0)
+        alive = [m for m in self.models if m.handle.state is WorkerState.READY]
+        await eventually(lambda: all(model.worker.in_flight == 0 for model in alive))
+        await eventually(lambda: self.router.num_waiting == self.router.num_open == 0)
+        await eventually(lambda: self.generator.num_running == 0)
+
+    def in_flight(self) -> int:
+        return sum(view.in_flight for view in self.router.views())
+
+    def _fake_model(self, index: int) -> FakeModel:
+        name = ("big", "small", "third")[index]
+        text = self._texts[index] if index < len(self._texts) else ByteText()
+        handle = WorkerHandle(LoadSpec(name=name, path="fake.gguf"))
+        return FakeModel(name, FakeWorker(self._scripts[index]), handle, text)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.router.tick()
+
+
+async def eventually(condition: Any, timeout_s: float = 5.0) -> None:
+    """Wait for something that should become true soon."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def events_of(text: str) -> list[Any]:
+    """Data of a finished event stream; `[DONE]` stays a string. Comments are left out."""
+    events: list[Any] = []
+    for block in (part.strip("\n") for part in text.split("\n\n")):
+        if block and not block.startswith(":"):
+            assert block.startswith("data: "), block
+            data = block.removeprefix("data: ")
+            events.append(data if data == "[DONE]" else json.loads(data))
+    return events
+
+
+def text_of(events: list[Any]) -> str:
+    """The content of a chat stream."""
+    deltas = [e["choices"][0]["delta"] for e in events if e != "[DONE]" and e.get("choices")]
+    return "".join(delta.get("content", "") for delta in deltas)

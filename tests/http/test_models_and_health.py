@@ -1,0 +1,104 @@
+"""What can be seen from outside: models, health, liveness, while loading and after a death."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from http_harness import Harness, Rules, eventually
+
+from luce.testing.fake_script import FakeScript
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_models_are_listed_by_priority() -> None:
+    async with Harness(FakeScript(max_ctx=512), FakeScript(max_ctx=1024)) as server:
+        listed = (await server.client.get("/v1/models")).json()
+        assert listed["object"] == "list"
+        assert listed["data"][0] == {
+            "id": "big",
+            "created": 1_700_000_000,
+            "context_length": 512,
+            "max_context_length": 8192,
+            "state": "ready",
+            "object": "model",
+            "owned_by": "luce",
+        }
+        assert [model["id"] for model in listed["data"]] == ["big", "small"]
+        one = (await server.client.get("/v1/models/small")).json()
+        assert one == listed["data"][1]
+
+
+async def test_root_and_head() -> None:
+    async with Harness() as server:
+        root = await server.client.get("/")
+        assert root.json()["status"] == "ok"
+        for path in ("/", "/health", "/v1/models"):
+            head = await server.client.head(path)
+            assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_loading_then_ready() -> None:
+    async with Harness(FakeScript(load_s=0.3), wait_ready=False) as server:
+        health = await server.client.get("/health")
+        assert health.status_code == 503
+        assert health.json()["status"] == "loading"
+        assert int(health.headers["retry-after"]) >= 1
+        assert (await server.client.get("/health/live")).status_code == 200
+        assert (await server.client.get("/health?live")).json() == {"status": "alive"}
+        models = (await server.client.get("/v1/models")).json()["data"]
+        assert [model["state"] for model in models] == ["loading"]
+        refused = await server.ask("too early")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "model_loading"
+        assert int(refused.headers["retry-after"]) >= 1
+        await server.ready()
+        health = await server.client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (200, "ok")
+        assert (await server.ask("now")).status_code == 200
+
+
+async def test_dead_worker_and_its_return() -> None:
+    async with Harness() as server:
+        model = server.models[0]
+        model.worker.crash()
+        await eventually(lambda: model.handle.state.value == "lost")
+        health = await server.client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "unavailable")
+        assert (await server.client.get("/health/live")).status_code == 200
+        refused = await server.ask("nobody there")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "model_unavailable"
+        await server.connect(model)
+        await server.ready()
+        assert (await server.client.get("/health")).status_code == 200
+        assert (await server.ask("again")).status_code == 200
+        await server.idle()
+
+
+async def test_one_of_two_models_is_enough_for_health() -> None:
+    async with Harness(FakeScript(), FakeScript()) as server:
+        server.models[0].worker.crash()
+        await eventually(lambda: server.models[0].handle.state.value == "lost")
+        health = (await server.client.get("/health")).json()
+        assert health["status"] == "ok"
+        assert [model["state"] for model in health["models"]] == ["unavailable", "ready"]
+        assert (await server.ask("hi")).json()["model"] == "small"
+
+
+async def test_health_is_quick_and_good_under_full_load() -> None:
+    script = FakeScript(reply=[97] * 3000, token_delay_s=0.001, max_concurrency=2)
+    async with Harness(script, rules=Rules(queue_limit=4)) as server:
+        asks = [asyncio.create_task(server.ask("x", max_tokens=200)) for _ in range(6)]
+        await eventually(lambda: server.router.num_waiting == 4)
+        times = []
+        for _ in range(20):
+            started = time.monotonic()
+            assert (await server.client.get("/health")).status_code == 200
+            times.append(time.monotonic() - started)
+        assert sorted(times)[10] < 0.1
+        for ask in asks:
+            assert (await ask).status_code == 200
+        await server.idle()

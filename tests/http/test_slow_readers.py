@@ -1,0 +1,128 @@
+"""Clients that read slowly or not at all: they delay nobody and are dropped in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+from http_harness import CHAT, Harness, Rules, chat_body, eventually
+
+from luce.listener import sse
+from luce.testing.fake_script import FakeScript
+
+pytestmark = pytest.mark.anyio
+
+LONG = FakeScript(reply=[97] * 60_000, tokens_per_step=20, max_ctx=70_000, kv_pool_tokens=10**6)
+"""About 0.6 MB of events in 3,000 chunks; more than loopback's buffers take from a small window."""
+
+
+async def request(server: Harness, client: object, **fields: object) -> None:
+    await client.send("POST", CHAT, json.dumps(chat_body("x", **fields)).encode())  # type: ignore[attr-defined]
+
+
+def shrink_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the server feel a slow reader before the kernel has taken megabytes."""
+    import socket
+
+    from luce.listener.connection import HttpProtocol
+
+    original = HttpProtocol.connection_made
+
+    def connection_made(self: HttpProtocol, transport: asyncio.Transport) -> None:
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        original(self, transport)
+
+    monkeypatch.setattr(HttpProtocol, "connection_made", connection_made)
+
+
+async def test_reader_that_stalls_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_send_buffers(monkeypatch)
+    monkeypatch.setattr(sse, "MAX_PENDING_BYTES", 10**9)
+    async with Harness(LONG, rules=Rules(stall_s=0.5)) as server:
+        async with server.slow_reader() as client:
+            await request(server, client, stream=True)
+            await eventually(lambda: server.in_flight() == 1)
+            started = time.monotonic()
+            await server.idle()
+            assert time.monotonic() - started >= 0.4
+            with pytest.raises(ConnectionResetError):
+                await client.read_all()
+
+
+async def test_too_much_pending_drops_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_send_buffers(monkeypatch)
+    monkeypatch.setattr(sse, "MAX_PENDING_BYTES", 50_000)
+    async with Harness(LONG, rules=Rules(stall_s=60)) as server:
+        async with server.slow_reader() as client:
+            await request(server, client, stream=True)
+            await eventually(lambda: server.in_flight() == 1)
+            await server.idle()
+            with pytest.raises(ConnectionResetError):
+                await client.read_all()
+
+
+async def test_slow_but_reading_client_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress within each stall time keeps a client, however long the whole takes."""
+    shrink_send_buffers(monkeypatch)
+    script = FakeScript(reply=[97] * 9000, tokens_per_step=20, max_ctx=20_000)
+    async with Harness(script, rules=Rules(stall_s=0.4)) as server:
+        async with server.slow_reader() as client:
+            await request(server, client, stream=True)
+            raw = await client.read_for(1.2, 60_000)
+            raw += await asyncio.wait_for(client.read(10**6), 5)
+            while not raw.endswith(b"0\r\n\r\n"):
+                raw += await asyncio.wait_for(client.read(10**6), 5)
+        assert b"[DONE]" in raw
+        await server.idle()
+
+
+async def test_reservation_lasts_until_the_output_is_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shrink_send_buffers(monkeypatch)
+    script = FakeScript(reply=[97] * 9000, tokens_per_step=20, max_ctx=20_000)
+    async with Harness(script, rules=Rules(stall_s=10)) as server:
+        async with server.slow_reader() as client:
+            await request(server, client, stream=True)
+            await eventually(lambda: len(server.models[0].worker.retired) == 1)
+            await asyncio.sleep(0.1)
+            assert server.in_flight() == 1
+            raw = b""
+            while not raw.endswith(b"0\r\n\r\n"):
+                raw += await asyncio.wait_for(client.read(10**6), 5)
+            await server.idle()
+
+
+async def test_whole_answer_to_a_stalled_reader_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shrink_send_buffers(monkeypatch)
+    async with Harness(LONG, rules=Rules(stall_s=0.3)) as server:
+        async with server.slow_reader() as client:
+            await request(server, client)
+            await eventually(lambda: len(server.models[0].submits()) == 1)
+            await server.idle()
+            with pytest.raises(ConnectionResetError):
+                await client.read_all()
+
+
+async def test_slow_reader_never_delays_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_send_buffers(monkeypatch)
+    script = FakeScript(
+        reply=[97] * 3000, tokens_per_step=20, token_delay_s=0.001, max_ctx=20_000
+    )
+    async with Harness(script, rules=Rules(stall_s=60)) as server:
+        async with server.slow_reader() as client:
+            await request(server, client, stream=True)
+            await eventually(lambda: server.in_flight() == 1)
+            started = time.monotonic()
+            answers = await asyncio.gather(
+                *(server.ask("quick", stream=True, max_tokens=200) for _ in range(2))
+            )
+            assert time.monotonic() - started < 2
+            assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+            client.reset()
+            await server.idle()

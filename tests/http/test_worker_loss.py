@@ -1,0 +1,133 @@
+"""A worker that dies or fails, in every state of a request: one clear end each."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from http_harness import Harness, eventually, events_of, text_of
+
+from luce.errors import ShuttingDown
+from luce.testing.fake_script import FakeScript
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_death_before_admission_falls_back() -> None:
+    async with Harness(FakeScript(crash="submit"), FakeScript()) as server:
+        answer = await server.ask("x", stream=True)
+        assert events_of(answer.text)[0]["model"] == "small"
+        await server.idle()
+
+
+async def test_death_before_admission_with_nobody_else_is_a_503() -> None:
+    async with Harness(FakeScript(crash="submit")) as server:
+        for stream in (False, True):
+            refused = await server.ask("x", stream=stream)
+            assert refused.status_code == 503
+            await eventually(lambda: server.models[0].handle.state.value == "lost")
+            assert refused.json()["error"]["code"] == "worker_lost"
+            await server.idle()
+            await server.connect(server.models[0])
+            await server.ready()
+
+
+async def test_death_in_mid_stream_is_an_error_event_and_an_end() -> None:
+    script = FakeScript(reply=list(b"abcdef"), crash="tokens", crash_tokens=3)
+    async with Harness(script, FakeScript()) as server:
+        answer = await server.ask("x", stream=True)
+        assert answer.status_code == 200
+        events = events_of(answer.text)
+        assert text_of([e for e in events if "choices" in e]) == "abc"
+        assert events[-2]["error"]["code"] == "worker_lost"
+        assert events[-2]["error"]["type"] == "server_error"
+        assert events[-1] == "[DONE]"
+        assert sum("error" in e for e in events if e != "[DONE]") == 1
+        await server.idle()
+
+
+async def test_death_during_a_whole_answer_is_a_503() -> None:
+    script = FakeScript(reply=list(b"abcdef"), crash="tokens", crash_tokens=3)
+    async with Harness(script) as server:
+        answer = await server.ask("x")
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "worker_lost"
+        await server.idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_engine_failure_ends_one_request_only(stream: bool) -> None:
+    async with Harness(FakeScript(fail_error="InternalError")) as server:
+        answer = await server.ask("x", stream=stream)
+        if stream:
+            assert events_of(answer.text)[-2]["error"]["code"] == "internal_error"
+        else:
+            assert answer.status_code == 500
+            assert answer.json()["error"]["code"] == "internal_error"
+        await server.idle()
+        assert server.models[0].handle.state.value == "ready"
+
+
+async def test_waiters_of_a_dead_worker_get_the_other_model_or_a_503() -> None:
+    hold = FakeScript(max_concurrency=1, hold_after=0)
+    async with Harness(hold, hold) as server:
+        running = [asyncio.create_task(server.ask(f"run {i}")) for i in range(2)]
+        await eventually(lambda: server.in_flight() == 2)
+        waiting = asyncio.create_task(server.ask("wait"))
+        await eventually(lambda: server.router.num_waiting == 1)
+        server.models[0].worker.crash()
+        await eventually(lambda: server.models[0].handle.state.value == "lost")
+        assert not waiting.done()
+        server.models[1].worker.crash()
+        assert (await waiting).status_code == 503
+        assert [(await task).status_code for task in running] == [503, 503]
+        await server.idle()
+
+
+async def test_abort_of_running_requests_is_an_error_end() -> None:
+    """What a shutdown does when the grace is over."""
+    script = FakeScript(reply=[97] * 1000, token_delay_s=0.01)
+    async with Harness(script) as server:
+        streamed = asyncio.create_task(server.ask("x", stream=True))
+        whole = asyncio.create_task(server.ask("x"))
+        await eventually(lambda: server.generator.num_running == 2)
+        await asyncio.sleep(0.05)
+        server.generator.abort_all(ShuttingDown("The server is stopping."))
+        events = events_of((await streamed).text)
+        assert events[-2]["error"]["code"] == "shutting_down"
+        assert events[-1] == "[DONE]"
+        assert (await whole).status_code == 503
+        assert {c.reason for c in server.models[0].cancels()} == {"shutdown"}
+        await server.idle()
+
+
+async def test_seeded_storm_leaves_every_counter_at_zero() -> None:
+    """Arrivals, cancels and crashes in random order: everything ends and nothing is left."""
+    import random
+
+    rng = random.Random(7)
+    script = FakeScript(max_concurrency=3, token_delay_s=0.002)
+    async with Harness(script, script) as server:
+
+        async def visit(index: int) -> None:
+            await asyncio.sleep(rng.random() * 1.0)
+            ask = asyncio.create_task(server.ask(f"visitor {index}", stream=index % 2 == 0))
+            if rng.random() < 0.4:
+                await asyncio.sleep(rng.random() * 0.05)
+                ask.cancel()
+                await asyncio.gather(ask, return_exceptions=True)
+                return
+            assert (await ask).status_code in (200, 503)
+
+        async def chaos() -> None:
+            for turn in range(4):
+                await asyncio.sleep(0.25)
+                model = server.models[turn % 2]
+                model.worker.crash()
+                await eventually(lambda m=model: m.handle.state.value == "lost")  # type: ignore[misc]
+                await server.connect(model)
+                await server.ready()
+
+        await asyncio.gather(chaos(), *(visit(index) for index in range(150)))
+        await server.idle()
+        assert (await server.ask("after the storm")).status_code == 200

@@ -1,0 +1,217 @@
+"""The scheduler on a PlanEngine, under random traffic in tiny pools.
+
+The engine double asserts on every plan and chooses each token from the context it reads back
+through the block table; so equal ids mean that no block was ever shared, reused or forgotten
+wrongly, whatever was admitted, cancelled or preempted meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from luce.kv.manager import KVManager
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.outcome import Admitted, NeverFits
+from luce.scheduler.scheduler import Scheduler
+from luce.testing.plan_engine import PlanEngine, generate_alone
+from luce.testing.stepper import Stepper
+
+VOCAB = 12
+
+SIZES = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(3, 16),
+        "block_tokens": st.sampled_from([1, 2, 4, 8]),
+        "max_rows": st.integers(1, 5),
+        "max_ctx": st.integers(4, 50),
+        "chunk": st.sampled_from([1, 3, 4, 16, 64]),
+        "max_prefill_sequences": st.integers(1, 4),
+        "quantum": st.sampled_from([1, 2, 4, 16]),
+        "depth": st.integers(0, 1),
+        "prefix_cache": st.sampled_from([True, True, False]),
+    }
+)
+PROMPTS = st.one_of(
+    st.builds(
+        lambda num, tail: (*([1] * num), *tail),
+        st.integers(1, 24),
+        st.lists(st.integers(0, VOCAB - 1), max_size=2),
+    ),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12).map(tuple),
+)
+SAMPLING = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 30),
+    seed=st.integers(0, 3),
+    stop_token_ids=st.sampled_from([(), (), (5,), (2, 3)]),
+)
+
+
+def _stepper(sizes: dict[str, int]) -> Stepper:
+    limits = SchedulerLimits(
+        sizes["max_rows"],
+        sizes["max_ctx"],
+        sizes["chunk"],
+        sizes["max_prefill_sequences"],
+        sizes["quantum"],
+    )
+    kv = KVManager(
+        sizes["num_blocks"], sizes["block_tokens"], prefix_cache=bool(sizes["prefix_cache"])
+    )
+    ticks = itertools.count(1)
+    scheduler = Scheduler(kv, limits, lambda: next(ticks), lambda: 0)
+    return Stepper(scheduler, PlanEngine(sizes["block_tokens"], VOCAB), sizes["depth"])
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random admissions, cancels and steps; in the end everyone has what it would have alone."""
+
+    @initialize(sizes=SIZES)
+    def build(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self.stepper = _stepper(sizes)
+        self.max_seq_tokens = self.stepper.scheduler.max_seq_tokens
+        self.requests: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
+        self.cancelled: set[str] = set()
+        self.names = itertools.count()
+
+    @rule(prompt=PROMPTS, sampling=SAMPLING)
+    def submit(self, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+        name = f"r{next(self.names)}"
+        was_idle = not self.stepper.scheduler.has_work
+        answer = self.stepper.submit(name, prompt, sampling)
+        fits = len(prompt) < self.max_seq_tokens
+        assert isinstance(answer, NeverFits) == (not fits)
+        if fits and was_idle:
+            assert isinstance(answer, Admitted), "what fits is admitted when nobody is there"
+        if isinstance(answer, Admitted):
+            self.requests[name] = (prompt, sampling)
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.requests)))
+        if name not in self.stepper.endings:
+            self.cancelled.add(name)
+        self.stepper.scheduler.cancel(name)
+
+    @rule(times=st.integers(1, 6))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            self.stepper.step()
+
+    @invariant()
+    def books_are_right(self) -> None:
+        self.stepper.scheduler.check_integrity()
+
+    @invariant()
+    def budget_is_kept(self) -> None:
+        for plan in self.stepper.plans[-6:]:
+            assert sum(len(item.token_ids) for item in plan.items) <= self.sizes["chunk"]
+            assert len(plan.items) <= self.sizes["max_rows"]
+            prefilling = sum(bool(item.token_ids) for item in plan.items)
+            assert prefilling <= self.sizes["max_prefill_sequences"]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stepper"):
+            return
+        stepper = self.stepper
+        asked = sum(len(prompt) + params.max_tokens for prompt, params in self.requests.values())
+        stepper.run(max_steps=20 * asked + 20)
+        assert stepper.num_retired == dict.fromkeys(self.requests, 1)
+        for name, (prompt, sampling) in self.requests.items():
+            self._check_ending(name, prompt, sampling)
+        stats = stepper.scheduler.stats()
+        assert stats.kv.free_blocks + stats.kv.cached_blocks == stats.kv.total_blocks
+        assert (stats.running, stats.preempted) == (0, 0)
+
+    def _check_ending(self, name: str, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+        ids, finish = generate_alone(prompt, sampling, self.max_seq_tokens, VOCAB)
+        got, gone = self.stepper.outputs[name], self.stepper.retired[name]
+        assert gone.cached_tokens < len(prompt)
+        if name in self.cancelled:
+            assert gone.finish == "cancelled"
+            assert got == ids[: len(got)]
+            return
+        assert (got, gone.finish, self.stepper.endings[name]) == (ids, finish, finish)
+        assert gone.completion_tokens == len(ids) + (finish == "stop")
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None
+)
+TestScheduler = SchedulerMachine.TestCase
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_shared=st.integers(1, 40),
+    tails=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8, unique=True),
+    chunk=st.sampled_from([1, 4, 7, 64]),
+    depth=st.integers(0, 1),
+)
+def test_a_burst_computes_each_full_shared_block_once(
+    num_shared: int, tails: list[int], chunk: int, depth: int
+) -> None:
+    block_tokens = 4
+    sizes = {
+        "num_blocks": 200,
+        "block_tokens": block_tokens,
+        "max_rows": 8,
+        "max_ctx": 100,
+        "chunk": chunk,
+        "max_prefill_sequences": 4,
+        "quantum": 4,
+        "depth": depth,
+        "prefix_cache": True,
+    }
+    stepper = _stepper(sizes)
+    for tail in tails:
+        stepper.submit(f"r{tail}", (*([1] * num_shared), 100 + tail), SamplingParams(1, seed=0))
+    stepper.run()
+    once = num_shared // block_tokens * block_tokens
+    assert stepper.engine.prefill_tokens == once + len(tails) * (num_shared + 1 - once)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    chunk=st.sampled_from([1, 5, 16]),
+    depth=st.integers(0, 1),
+)
+def test_a_decoder_is_in_every_step_whatever_else_is_computed(
+    prompts: list[int], chunk: int, depth: int
+) -> None:
+    sizes = {
+        "num_blocks": 300,
+        "block_tokens": 4,
+        "max_rows": 6,
+        "max_ctx": 500,
+        "chunk": chunk,
+        "max_prefill_sequences": 4,
+        "quantum": 4,
+        "depth": depth,
+        "prefix_cache": True,
+    }
+    stepper = _stepper(sizes)
+    stepper.submit("decoder", (1,), SamplingParams(400, seed=0))
+    stepper.step()
+    for order, num in enumerate(prompts):
+        stepper.submit(f"r{order}", tuple(range(order, order + num)), SamplingParams(3, seed=0))
+    while len(stepper.endings) < len(prompts):
+        plan = stepper.step()
+        assert plan is not None
+        assert plan.items[0].row == 0
+    tokens_so_far = len(stepper.outputs["decoder"])
+    assert tokens_so_far >= len(stepper.plans) - depth

@@ -1,0 +1,107 @@
+"""The real commands in a process of their own: one line on stderr, and the exit code."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from luce.testing.tiny_models import tiny_llama
+
+SERVER = "import sys; from luce.cli.main import server_main; sys.exit(server_main())"
+
+
+def run_server(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `luce_server` until it ends by itself."""
+    command = [sys.executable, "-c", SERVER, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """It ended with `code` and a last line that holds all `parts`, and no traceback."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("luce_server: ")]
+    assert len(lines) == 1, result.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model"))
+
+
+def test_no_arguments() -> None:
+    assert_refused(run_server(), 2, "no model given", "--demo")
+
+
+def test_unknown_option(model: Path) -> None:
+    assert_refused(run_server(model, "--bogus"), 2, "unknown option --bogus")
+
+
+def test_bad_value(model: Path) -> None:
+    assert_refused(run_server(model, "--port", "http"), 2, "--port", "'http'")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.gguf"
+    assert_refused(run_server(missing, "--port", "0"), 3, str(missing))
+
+
+def test_directory_without_config(tmp_path: Path) -> None:
+    assert_refused(run_server(tmp_path, "--port", "0"), 3, "config.json")
+
+
+def test_port_in_use_is_noticed_before_the_model_is_read(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        begin = time.monotonic()
+        result = run_server(model, "--port", str(port))
+        assert time.monotonic() - begin < 5
+    assert_refused(result, 5, "127.0.0.1", str(port))
+
+
+def test_context_larger_than_the_models(model: Path) -> None:
+    result = run_server(model, "--port", "0", "--max-ctx", "1000000")
+    assert_refused(result, 2, "1000000", "--max-ctx")
+
+
+def test_help_comes_at_once() -> None:
+    begin = time.monotonic()
+    result = run_server("--help")
+    assert time.monotonic() - begin < 2
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "--max-concurrency" in result.stdout
+
+
+def test_nothing_heavy_is_imported_for_the_command_line() -> None:
+    heavy = ("torch", "rich", "numpy", "starlette", "uvicorn", "msgspec", "tokenizers")
+    code = (
+        "import sys; from luce.cli.main import resolve, server_main; resolve(['m.gguf']);"
+        f"server_main(['--help']); print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-c", SERVER, "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_python_dash_m() -> None:
+    command = [sys.executable, "-m", "luce", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout.split()[0]) == (0, "luce")

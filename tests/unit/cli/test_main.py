@@ -1,0 +1,209 @@
+"""The commands: what reaches the server, what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from luce import __version__
+from luce.cli.main import INTERRUPTED, main, resolve, server_main
+from luce.config.listener import ServerConfig
+from luce.errors import ModelFileError, StartupError, UsageError
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
+    """Stands in for the listener; holds the configurations it was called with."""
+    calls: list[ServerConfig] = []
+
+    def serve(config: ServerConfig) -> int:
+        calls.append(config)
+        return 0
+
+    _install(monkeypatch, "luce.listener.server", serve=serve)
+    return calls
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, name: str, **functions: Callable[..., int]) -> None:
+    module = ModuleType(name)
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def serve(_config: ServerConfig) -> int:
+        raise error
+
+    _install(monkeypatch, "luce.listener.server", serve=serve)
+
+
+def test_listener_and_model_options_reach_the_server(served: list[ServerConfig]) -> None:
+    assert server_main("m.gguf --port 9000 --max-ctx 512 --host 0.0.0.0".split()) == 0
+    (config,) = served
+    assert (config.listener.port, config.listener.host) == (9000, "0.0.0.0")
+    assert (config.models[0].path, config.models[0].max_ctx) == (Path("m.gguf"), 512)
+
+
+def test_listener_options_may_stand_before_the_first_model(served: list[ServerConfig]) -> None:
+    assert server_main("--port 9000 --model m.gguf".split()) == 0
+    assert served[0].listener.port == 9000
+
+
+def test_the_first_block_wins_over_what_stands_before_it(served: list[ServerConfig]) -> None:
+    assert server_main("--port 9000 --model m.gguf --port 9001".split()) == 0
+    assert served[0].listener.port == 9001
+
+
+def test_luce_serve_is_luce_server(served: list[ServerConfig]) -> None:
+    assert main(["serve", "m.gguf", "--port", "1"]) == 0
+    assert server_main(["m.gguf", "--port", "1"]) == 0
+    assert served[0] == served[1]
+
+
+def test_words_default_to_the_process_arguments(
+    served: list[ServerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["luce_server", "m.gguf"])
+    assert server_main() == 0
+    assert served[0].models[0].path == Path("m.gguf")
+
+
+def test_only_the_primary_is_served_and_the_rest_is_said(
+    served: list[ServerConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server_main("a --model-name big --model b --model-name small".split()) == 0
+    assert [model.name for model in served[0].models] == ["big"]
+    assert capsys.readouterr().err == (
+        "luce_server: note: only block 1 (big) is served; unused: block 2 (small)\n"
+    )
+
+
+def test_a_repeated_option_is_said(
+    served: list[ServerConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server_main("a --chunk 32 --chunk 64".split()) == 0
+    assert served[0].models[0].chunk == 64
+    assert "block 1 (a): --chunk is written more than once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("", "no model given"),
+        ("--port 1", "no model given"),
+        ("--bogus", "unknown option --bogus"),
+        ("m.gguf --bogus", "block 1 (m.gguf): unknown option --bogus"),
+        ("m.gguf --port abc", "block 1 (m.gguf): --port: 'abc' is not a whole number"),
+        ("m.gguf --port 70000", "--port: 70000 is out of range, 0 to 65535"),
+        ("--port 70000 --model m", "before the first model: --port: 70000 is out of range"),
+        ("m.gguf --host 999.1.1.1", "no IPv4 address"),
+        ("m.gguf --model", "block 2: --model needs the path"),
+        ("--max-ctx 512 --model m", "--max-ctx belongs to a model"),
+        ("a --model b --model-name b --port 1", "block 2 (b): --port belongs in the first"),
+        ("a --model b", "block 1 (luce) and block 2 (luce)"),
+        ("a --model b --model-name auto", "block 2 (auto)"),
+        ("a --model b --model-name b --chunk 1", "block 2 (b): --chunk: 1 is out of range"),
+        ("a --target-device auto", "none of cpu, cpu:N, cuda:N, hip:N"),
+        ("a --primary-gpu cpu:0", "unknown option --primary-gpu"),
+        ("a --next-model b", "unknown option --next-model"),
+        ("a b", "unexpected word 'b'"),
+    ],
+)
+def test_wrong_command_lines_end_with_one_line_and_2(
+    line: str, part: str, served: list[ServerConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server_main(line.split()) == UsageError.exit_code
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("luce_server: ")
+    assert output.err.count("\n") == 1
+    assert part in output.err
+    assert served == []
+
+
+@pytest.mark.parametrize("error", StartupError.__subclasses__())
+def test_startup_errors_end_with_their_code(
+    error: type[StartupError],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _failing(monkeypatch, error("what\nis wrong"))
+    assert server_main(["m.gguf"]) == error.exit_code
+    assert capsys.readouterr().err == "luce_server: what is wrong\n"
+
+
+def test_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    _failing(monkeypatch, KeyboardInterrupt())
+    assert server_main(["m.gguf"]) == INTERRUPTED == 130
+
+
+def test_our_own_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    _failing(monkeypatch, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        server_main(["m.gguf"])
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", "m.gguf --help", "--bogus --help"])
+def test_server_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert server_main(line.split()) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("usage: luce_server MODEL")
+    assert output.err == ""
+
+
+@pytest.mark.parametrize(("run", "program"), [(server_main, "luce_server"), (main, "luce")])
+def test_version(
+    run: Callable[[list[str]], int], program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"{program} {__version__}\n"
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_luce_help(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([flag]) == 0
+    assert "luce inspect MODEL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "part"), [([], "no subcommand"), (["serv"], "'serv'")])
+def test_unknown_subcommand(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert part in error
+    assert "serve, inspect, bench" in error
+
+
+def test_inspect_is_called_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Path, bool]] = []
+
+    def inspect(path: Path, as_json: bool) -> int:
+        calls.append((path, as_json))
+        return 0
+
+    _install(monkeypatch, "luce.cli.inspect", inspect=inspect)
+    assert main(["inspect", "m.gguf", "--json"]) == 0
+    assert calls == [(Path("m.gguf"), True)]
+
+
+def test_tool_errors_carry_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bench(_arguments: object) -> int:
+        raise ModelFileError("m.gguf: no such file")
+
+    _install(monkeypatch, "luce.cli.bench", bench=bench)
+    assert main(["bench", "m.gguf"]) == 3
+    assert capsys.readouterr().err == "luce: m.gguf: no such file\n"
+
+
+def test_resolve_checks_unused_blocks_and_keeps_the_primary() -> None:
+    loaded = resolve("a --model b --model-name b --threads 3".split())
+    assert len(loaded.config.models) == 1
+    with pytest.raises(UsageError, match=r"block 2 \(b\): --threads"):
+        resolve("a --model b --model-name b --threads 0".split())

@@ -1,0 +1,167 @@
+"""PrefillPlanner: turns among prompts, and shared prefixes computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+from luce.kv.manager import KVManager
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.prefill import PrefillPlanner
+from luce.scheduler.roster import Roster
+from luce.scheduler.sequence import Sequence
+
+P = 4
+SHARED = list(range(1000, 1000 + 3 * P))
+
+
+class _Floor:
+    """A roster and a planner; `compute` plays the engine and `apply`."""
+
+    def __init__(self, chunk: int = 16, max_prefill_sequences: int = 4, quantum: int = 4) -> None:
+        self.kv = KVManager(200, P)
+        self.roster = Roster(self.kv, 16)
+        limits = SchedulerLimits(16, 500, chunk, max_prefill_sequences, quantum)
+        self.planner = PrefillPlanner(self.kv, limits)
+
+    def seat(self, name: str, prompt: Items[int]) -> Sequence:
+        order = len(self.roster.all())
+        seq = Sequence(name, order, list(prompt), len(prompt), SamplingParams(9), 0, 0)
+        assert self.roster.seat(seq)
+        return seq
+
+    def plan(self) -> dict[str, int]:
+        return {seq.request_id: num for seq, num in self._schedule()}
+
+    def compute(self) -> dict[str, int]:
+        work = self._schedule()
+        for seq, num in work:
+            self.commit(seq, num)
+        return {seq.request_id: num for seq, num in work}
+
+    def commit(self, seq: Sequence, num: int) -> None:
+        seq.num_in_flight -= 1
+        seq.num_computed += num
+        self.kv.commit(seq.table, seq.token_ids, seq.num_scheduled)
+
+    def _schedule(self) -> list[tuple[Sequence, int]]:
+        work = self.planner.plan(self.roster.seated())
+        for seq, num in work:
+            seq.schedule(num, P)
+        return work
+
+
+def test_nothing_to_do() -> None:
+    assert _Floor().plan() == {}
+
+
+def test_a_long_prompt_leaves_turns_to_a_short_one() -> None:
+    floor = _Floor(chunk=8)
+    floor.seat("long", range(400))
+    floor.seat("short", range(1000, 1006))
+    assert floor.compute() == {"long": 4, "short": 4}
+    assert floor.compute() == {"long": 6, "short": 2}
+    assert floor.compute() == {"long": 8}
+
+
+def test_only_the_oldest_cohort_advances() -> None:
+    floor = _Floor(chunk=16, max_prefill_sequences=2)
+    for order in range(4):
+        floor.seat(f"p{order}", range(order * 100, order * 100 + 20))
+    assert floor.compute() == {"p0": 8, "p1": 8}
+
+
+def test_the_same_prefix_is_computed_by_the_first_only() -> None:
+    floor = _Floor()
+    floor.seat("a", [*SHARED, 1, 2])
+    floor.seat("b", [*SHARED, 3, 4])
+    floor.seat("c", [*SHARED, 5])
+    assert floor.compute() == {"a": 14}
+    assert floor.compute() == {"b": 2, "c": 1}
+    assert floor.kv.stats().hit_tokens == 2 * len(SHARED)
+
+
+def test_followers_take_over_block_by_block() -> None:
+    floor = _Floor(chunk=4)
+    leader = floor.seat("a", [*SHARED, 1])
+    follower = floor.seat("b", [*SHARED, 2])
+    assert floor.compute() == {"a": 4}
+    assert floor.compute() == {"a": 4}
+    assert follower.num_scheduled == 4
+    assert follower.table.blocks[0] == leader.table.blocks[0]
+
+
+def test_a_step_under_way_is_waited_for() -> None:
+    floor = _Floor(chunk=32)
+    leader = floor.seat("a", [*SHARED, 1])
+    floor.seat("b", [*SHARED, 2])
+    assert floor.plan() == {"a": 13}
+    assert floor.plan() == {}, "the leader is a decoder by now, its blocks are not there yet"
+    floor.commit(leader, 13)
+    assert floor.plan() == {"b": 1}
+
+
+def test_waiting_prompts_take_no_place_in_the_cohort() -> None:
+    floor = _Floor(chunk=16, max_prefill_sequences=2)
+    for name in "abcd":
+        floor.seat(name, [*SHARED, ord(name)])
+    floor.seat("other", range(30))
+    assert floor.plan() == {"a": 8, "other": 8}
+
+
+def test_the_next_takes_over_when_the_leader_goes() -> None:
+    floor = _Floor(chunk=4)
+    leader = floor.seat("a", [*SHARED, 1])
+    floor.seat("b", [*SHARED, 2])
+    floor.seat("c", [*SHARED, 3])
+    assert floor.compute() == {"a": 4}
+    floor.roster.remove(leader)
+    assert floor.compute() == {"b": 4}
+    assert floor.compute() == {"b": 4}
+    floor.roster.check_integrity()
+
+
+def test_chunks_that_end_inside_a_block_still_share_the_next_ones() -> None:
+    floor = _Floor(chunk=3, quantum=3)
+    floor.seat("a", [*SHARED, 1])
+    floor.seat("b", [*SHARED, 2])
+    computed = 0
+    for _ in range(20):
+        computed += sum(floor.compute().values())
+    assert computed == len(SHARED) + 2
+
+
+def test_the_start_rotates_from_step_to_step() -> None:
+    floor = _Floor(chunk=4)
+    floor.seat("a", range(20))
+    floor.seat("b", range(100, 120))
+    assert [floor.compute() for _ in range(3)] == [{"a": 4}, {"b": 4}, {"a": 4}]
+
+
+def test_one_that_is_behind_stops_where_another_is_ahead_even_a_younger_one() -> None:
+    floor = _Floor(chunk=12, quantum=6)
+    behind = floor.seat("behind", [*SHARED, 1])
+    ahead = floor.seat("ahead", [*SHARED, 2])
+    behind.num_scheduled = behind.num_computed = 5
+    ahead.num_scheduled = ahead.num_computed = 10
+    # Both are inside a block; block 2 is being computed by the one ahead.
+    assert floor.plan() == {"behind": 3, "ahead": 3}
+
+
+def test_one_that_is_inside_a_block_stops_at_the_next_cached_one() -> None:
+    floor = _Floor()
+    inside = floor.seat("a", [*SHARED, 1])
+    inside.num_scheduled = inside.num_computed = 2
+    other = floor.seat("b", [*SHARED, 2])
+    other.num_scheduled = other.num_computed = 12
+    floor.kv.commit(other.table, other.token_ids, 12)
+    assert floor.compute() == {"a": 2, "b": 1}
+    assert floor.compute() == {"a": 1}
+
+
+def test_identical_prompts_of_whole_blocks_each_compute_the_last_one() -> None:
+    floor = _Floor()
+    floor.seat("a", SHARED)
+    floor.seat("b", SHARED)
+    assert floor.compute() == {"a": 12}
+    assert floor.compute() == {"b": 4}

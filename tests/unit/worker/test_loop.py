@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from luce.errors import DeviceOutOfMemory, InternalError, PlacementError
+from luce.kv.manager import KVManager
+from luce.protocol import messages as wire
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.plan import StepPlan, StepResult
+from luce.scheduler.scheduler import Scheduler
+from luce.testing.byte_tokenizer import pack_prompt
+from luce.worker.loop import MAX_FAILED_STEPS, STATS_INTERVAL_NS, WorkerLoop
+from luce.worker.ports import LoopOptions
+
+VOCAB = 256
+STOP = 7
+
+
+class ScriptedStep:
+    def __init__(self, engine: ScriptedEngine, plan: StepPlan) -> None:
+        self._engine = engine
+        self._plan = plan
+
+    def result(self) -> StepResult:
+        self._engine.finished.append(self._plan.step)
+        error = self._engine.result_errors.pop(self._plan.step, None)
+        if error is not None:
+            raise error
+        token_ids = [
+            self._engine.token(item.output_index) for item in self._plan.items if item.sample
+        ]
+        return StepResult(self._plan.step, tuple(token_ids))
+
+
+class ScriptedEngine:
+    """Samples 100, 101, ... in each sequence, or `STOP` at `stop_at`."""
+
+    def __init__(self) -> None:
+        self.started: list[StepPlan] = []
+        self.finished: list[int] = []
+        self.step_errors: dict[int, Exception] = {}
+        self.result_errors: dict[int, Exception] = {}
+        self.stop_at: int | None = None
+        self.most_under_way = 0
+        self.on_step: Callable[[StepPlan], None] = lambda plan: None
+
+    def token(self, output_index: int) -> int:
+        return STOP if output_index == self.stop_at else 100 + output_index
+
+    def step(self, plan: StepPlan) -> ScriptedStep:
+        self.started.append(plan)
+        self.on_step(plan)
+        error = self.step_errors.pop(plan.step, None)
+        if error is not None:
+            raise error
+        self.most_under_way = max(self.most_under_way, len(self.started) - len(self.finished))
+        return ScriptedStep(self, plan)
+
+
+class ScriptedPost:
+    """An inbox filled by the test; when the loop would sleep, `on_idle` says what comes."""
+
+    def __init__(self) -> None:
+        self.inbox: list[wire.ToWorker] = []
+        self.sent: list[wire.ToListener] = []
+        self.sleeps = 0
+        self.on_idle: Callable[[], None] = lambda: self.inbox.append(wire.Shutdown(0.0))
+
+    def receive(self, *, wait: bool) -> list[wire.ToWorker]:
+        if wait and not self.inbox:
+            self.sleeps += 1
+            self.on_idle()
+            assert self.inbox, "the loop would sleep for ever"
+        messages, self.inbox = self.inbox, []
+        return messages
+
+    def send(self, message: wire.ToListener) -> None:
+        self.sent.append(message)
+
+    def of(self, kind: type) -> list:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    def tokens(self, request_id: str) -> list[int]:
+        deltas = [d for output in self.of(wire.StepOutput) for d in output.deltas]
+        return [t for d in deltas if d.request_id == request_id for t in d.token_ids]
+
+    def retired(self) -> dict[str, wire.Retired]:
+        found = self.of(wire.Retired)
+        assert len({m.request_id for m in found}) == len(found), "retired twice"
+        return {m.request_id: m for m in found}
+
+
+class Bench:
+    def __init__(self, depth: int = 0, rows: int = 4, blocks: int = 33) -> None:
+        self.now_ns = 1
+        self.engine = ScriptedEngine()
+        self.post = ScriptedPost()
+        limits = SchedulerLimits(max_rows=rows, max_ctx=256, chunk=32)
+        kv = KVManager(blocks, 16)
+        self.scheduler = Scheduler(kv, limits, self.clock_ns, lambda: 5)
+        options = LoopOptions(VOCAB, depth, self.clock_ns)
+        self.loop = WorkerLoop(self.engine, self.scheduler, self.post, options)
+
+    def clock_ns(self) -> int:
+        return self.now_ns
+
+    def submit(self, request_id: str, num_prompt: int = 4, **sampling) -> None:
+        params = SamplingParams(**{"max_tokens": 3, "stop_token_ids": (STOP,), **sampling})
+        prompt = pack_prompt(range(num_prompt))
+        self.post.inbox.append(wire.Submit(request_id, prompt, params))
+
+    def at_step(self, number: int, action: Callable[[], None]) -> None:
+        self.engine.on_step = lambda plan: action() if plan.step == number else None
+
+    def run(self) -> None:
+        self.loop.run()
+        assert not self.scheduler.has_work
+        self.scheduler.check_integrity()
+
+
+@pytest.fixture(params=[0, 1], ids=["depth0", "depth1"])
+def bench(request) -> Bench:
+    return Bench(request.param)
+
+
+def test_a_request_is_admitted_answered_and_retired(bench: Bench):
+    bench.submit("r1")
+    bench.run()
+    assert bench.post.sent[0] == wire.Admitted("r1", 0)
+    assert bench.post.tokens("r1") == [100, 101, 102]
+    retired = bench.post.retired()["r1"]
+    assert retired.finish == "length"
+    assert retired.usage == wire.Usage(prompt_tokens=4, cached_tokens=0, completion_tokens=3)
+    assert retired.timings.admitted_ns == 1
+
+
+def test_a_stop_token_ends_the_text_before_it(bench: Bench):
+    bench.engine.stop_at = 2
+    bench.submit("r1", max_tokens=50)
+    bench.run()
+    assert bench.post.tokens("r1") == [100, 101]
+    assert bench.post.retired()["r1"].finish == "stop"
+
+
+def test_many_requests_share_steps_and_one_frame_a_step(bench: Bench):
+    for i in range(4):
+        bench.submit(f"r{i}", num_prompt=4, max_tokens=5)
+    bench.run()
+    outputs = bench.post.of(wire.StepOutput)
+    assert len({output.step for output in outputs}) == len(outputs)
+    assert max(len(output.deltas) for output in outputs) == 4
+    assert all(bench.post.tokens(f"r{i}") == [100, 101, 102, 103, 104] for i in range(4))
+
+
+def test_depth_decides_how_many_steps_are_under_way():
+    for depth in (0, 1):
+        bench = Bench(depth)
+        bench.submit("r1", max_tokens=10)
+        bench.run()
+        assert bench.engine.most_under_way == depth + 1
+        assert bench.engine.finished == [plan.step for plan in bench.engine.started]
+
+
+def test_every_delta_comes_before_its_retirement(bench: Bench):
+    bench.submit("r1")
+    bench.submit("r2", max_tokens=6)
+    bench.run()
+    for request_id in ("r1", "r2"):
+        at = [
+            i
+            for i, m in enumerate(bench.post.sent)
+            if isinstance(m, wire.StepOutput) and request_id in {d.request_id for d in m.deltas}
+        ]
+        assert max(at) < bench.post.sent.index(bench.post.retired()[request_id])
+
+
+def test_rows_taken_is_a_refusal_that_may_be_tried_again():
+    bench = Bench(rows=1)
+    bench.submit("r1")
+    bench.submit("r2")
+    bench.run()
+    (refused,) = bench.post.of(wire.Refused)
+    assert (refused.request_id, refused.reason, refused.error) == ("r2", "capacity", "")
+    assert list(bench.post.retired()) == ["r1"]
+
+
+def test_a_prompt_that_never_fits_says_both_numbers(bench: Bench):
+    bench.submit("r1", num_prompt=256)
+    bench.run()
+    (refused,) = bench.post.of(wire.Refused)
+    assert (refused.reason, refused.error) == ("never_fits", "ContextLengthExceeded")
+    assert "256" in refused.detail
+    assert "255" in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("prompt", "word"),
+    [
+        (pack_prompt([1, VOCAB]), "256"),
+        (pack_prompt([-1]), "-1"),
+        (b"\1\0\0", "bytes"),
+        (b"", "empty"),
+    ],
+)
+def test_a_prompt_the_engine_could_not_index_is_refused(prompt, word):
+    bench = Bench()
+    bench.post.inbox.append(wire.Submit("r1", prompt, SamplingParams(max_tokens=1)))
+    bench.submit("r2")
+    bench.run()
+    (refused,) = bench.post.of(wire.Refused)
+    assert (refused.reason, refused.error) == ("failed", "InvalidRequest")
+    assert word in refused.detail
+    assert bench.post.tokens("r2") == [100, 101, 102]
+
+
+@pytest.mark.parametrize("bias", [{VOCAB: 1.0}, {-1: 1.0}, {3: float("nan")}, {3: float("inf")}])
+def test_a_logit_bias_the_engine_could_not_use_is_refused(bias):
+    bench = Bench()
+    bench.submit("r1", logit_bias=bias)
+    bench.run()
+    (refused,) = bench.post.of(wire.Refused)
+    assert refused.error == "InvalidRequest"
+
+
+def test_cancel_stops_within_one_step_and_keeps_neighbours():
+    for depth in (0, 1):
+        bench = Bench(depth)
+        bench.submit("r1", max_tokens=50)
+        bench.submit("r2", max_tokens=8)
+        bench.at_step(3, lambda b=bench: b.post.inbox.append(wire.Cancel("r1", "client_gone")))
+        bench.run()
+        rows = [{item.row for item in plan.items} for plan in bench.engine.started]
+        assert bench.post.retired()["r1"].finish == "cancelled"
+        assert all(len(items) == 2 for items in rows[:3])
+        assert all(len(items) == 1 for items in rows[3 + depth :])
+        assert bench.post.tokens("r2") == list(range(100, 108))
+
+
+def test_cancel_of_the_only_request_retires_it_and_the_loop_sleeps(bench: Bench):
+    bench.submit("r1", max_tokens=50)
+    bench.at_step(2, lambda: bench.post.inbox.append(wire.Cancel("r1", "client_gone")))
+    bench.run()
+    assert bench.post.retired()["r1"].finish == "cancelled"
+    assert bench.post.sleeps == 1
+
+
+def test_an_unknown_cancel_is_ignored(bench: Bench):
+    bench.post.inbox.append(wire.Cancel("nobody", "client_gone"))
+    bench.submit("r1")
+    bench.run()
+    assert list(bench.post.retired()) == ["r1"]
+
+
+@pytest.mark.parametrize("where", ["step_errors", "result_errors"])
+def test_a_typed_step_error_fails_what_runs_once(bench: Bench, where: str):
+    getattr(bench.engine, where)[2] = DeviceOutOfMemory("The device is full.")
+    bench.submit("r1", max_tokens=9)
+    bench.submit("r2", max_tokens=9)
+    bench.run()
+    retired = bench.post.retired()
+    assert sorted(retired) == ["r1", "r2"]
+    for message in retired.values():
+        assert (message.finish, message.error) == ("error", "DeviceOutOfMemory")
+        assert message.detail == "The device is full."
+
+
+def test_after_a_failed_step_new_requests_are_served(bench: Bench):
+    bench.engine.result_errors[1] = InternalError("The step failed.")
+    bench.submit("r1")
+    later = ["r2"]
+
+    def on_idle() -> None:
+        if later:
+            bench.submit(later.pop())
+        else:
+            bench.post.inbox.append(wire.Shutdown(0.0))
+
+    bench.post.on_idle = on_idle
+    bench.run()
+    assert bench.post.retired()["r1"].error == "InternalError"
+    assert bench.post.tokens("r2") == [100, 101, 102]
+
+
+def test_a_step_behind_a_failed_one_is_waited_for_before_blocks_are_freed():
+    bench = Bench(depth=1)
+    bench.engine.result_errors[2] = InternalError("The step failed.")
+    bench.engine.result_errors[3] = InternalError("So did the next.")
+    bench.submit("r1", max_tokens=9)
+    bench.run()
+    assert bench.engine.finished == [1, 2, 3]
+    retired = bench.post.retired()["r1"]
+    assert retired.error == "InternalError"
+    assert "step failed" not in retired.detail
+
+
+def test_a_device_that_never_recovers_ends_the_worker():
+    bench = Bench()
+    for step in range(1, 20):
+        bench.engine.step_errors[step] = InternalError("device-side assert")
+    names = (f"r{i}" for i in range(20))
+    bench.post.on_idle = lambda: bench.submit(next(names))
+    with pytest.raises(InternalError, match="device-side"):
+        bench.loop.run()
+    assert len(bench.post.retired()) == MAX_FAILED_STEPS
+
+
+def test_failures_with_good_steps_between_do_not_add_up():
+    bench = Bench()
+    for step in range(2, 40, 3):
+        bench.engine.result_errors[step] = InternalError("now and then")
+    names = iter([f"r{i}" for i in range(9)])
+
+    def on_idle() -> None:
+        name = next(names, None)
+        if name is None:
+            bench.post.inbox.append(wire.Shutdown(0.0))
+        else:
+            bench.submit(name)
+
+    bench.post.on_idle = on_idle
+    bench.run()
+    assert len(bench.post.retired()) == 9
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), PlacementError("not ours to handle")])
+def test_an_unexpected_error_leaves_the_loop(bench: Bench, error):
+    bench.engine.result_errors[2] = error
+    bench.submit("r1", max_tokens=9)
+    with pytest.raises(type(error)):
+        bench.loop.run()
+
+
+def test_the_idle_loop_sleeps_and_never_spins(bench: Bench):
+    later = ["r2", "r1"]
+
+    def on_idle() -> None:
+        if later:
+            bench.submit(later.pop())
+        else:
+            bench.post.inbox.append(wire.Shutdown(0.0))
+
+    bench.post.on_idle = on_idle
+    bench.run()
+    assert bench.post.sleeps == 3
+    assert list(bench.post.retired()) == ["r1", "r2"]
+
+
+def test_statistics_come_when_work_runs_out_and_at_most_four_times_a_second(bench: Bench):
+    def tick(plan: StepPlan) -> None:
+        bench.now_ns += STATS_INTERVAL_NS // 5
+
+    bench.engine.on_step = tick
+    bench.submit("r1", max_tokens=41)
+    bench.run()
+    stats = bench.post.of(wire.Stats)
+    steps = len(bench.engine.started)
+    assert steps // 5 - 1 <= len(stats) <= steps // 5 + 2
+    last = stats[-1].stats
+    assert (last.running, last.generated_tokens, last.prompt_tokens) == (0, 41, 4)
+    assert last.free_blocks + last.cached_blocks == last.total_blocks == 32
+    assert last.rss_bytes > 0
+
+
+def test_drain_refuses_new_and_finishes_old(bench: Bench):
+    bench.submit("r1")
+    bench.at_step(1, lambda: bench.post.inbox.append(wire.Control(9, "drain")))
+    asked = []
+
+    def on_idle() -> None:
+        if not asked:
+            asked.append(1)
+            bench.submit("r2")
+        else:
+            bench.post.inbox.append(wire.Shutdown(0.0))
+
+    bench.post.on_idle = on_idle
+    bench.run()
+    assert bench.post.tokens("r1") == [100, 101, 102]
+    assert bench.post.of(wire.ControlDone) == [wire.ControlDone(9)]
+    assert [(m.request_id, m.reason) for m in bench.post.of(wire.Refused)] == [("r2", "draining")]
+
+
+def test_check_is_answered_after_the_statistics(bench: Bench):
+    bench.post.inbox.append(wire.Control(3, "check"))
+    bench.run()
+    assert [type(m) for m in bench.post.sent] == [wire.Stats, wire.ControlDone]
+    assert bench.post.sent[-1] == wire.ControlDone(3)
+
+
+def test_a_broken_invariant_is_answered_and_ends_the_worker(bench: Bench, monkeypatch):
+    def broken() -> None:
+        raise AssertionError("block 3 is held twice")
+
+    monkeypatch.setattr(bench.scheduler, "check_integrity", broken)
+    bench.post.inbox.append(wire.Control(3, "check"))
+    with pytest.raises(AssertionError):
+        bench.loop.run()
+    (done,) = bench.post.of(wire.ControlDone)
+    assert "block 3" in done.error
+
+
+def test_the_invariants_are_checked_each_time_work_runs_out(bench: Bench, monkeypatch):
+    checks = []
+    monkeypatch.setattr(bench.scheduler, "check_integrity", lambda: checks.append(1))
+    bench.submit("r1")
+    bench.submit("r2")
+    bench.loop.run()
+    assert len(checks) == 1
+
+
+def test_shutdown_waits_for_what_runs_within_its_grace(bench: Bench):
+    bench.submit("r1", max_tokens=6)
+    bench.at_step(2, lambda: bench.post.inbox.append(wire.Shutdown(10.0)))
+    bench.run()
+    assert bench.post.tokens("r1") == list(range(100, 106))
+    assert bench.post.retired()["r1"].finish == "length"
+
+
+def test_shutdown_cuts_what_outlives_its_grace(bench: Bench):
+    def tick(plan: StepPlan) -> None:
+        bench.now_ns += 10**9
+        if plan.step == 2:
+            bench.post.inbox.append(wire.Shutdown(3.0))
+
+    bench.engine.on_step = tick
+    bench.submit("r1", max_tokens=200)
+    bench.run()
+    retired = bench.post.retired()["r1"]
+    assert (retired.finish, retired.error) == ("error", "ShuttingDown")
+    assert 4 <= len(bench.engine.started) <= 7
+    assert bench.engine.finished == [plan.step for plan in bench.engine.started]
+
+
+def test_a_later_shutdown_can_only_shorten_the_grace(bench: Bench):
+    def tick(plan: StepPlan) -> None:
+        bench.now_ns += 10**9
+        bench.post.inbox += {2: [wire.Shutdown(0.5)], 3: [wire.Shutdown(100.0)]}.get(plan.step, [])
+
+    bench.engine.on_step = tick
+    bench.submit("r1", max_tokens=200)
+    bench.run()
+    assert len(bench.engine.started) <= 4
+
+
+def test_preemption_shows_in_no_stream():
+    # Two sequences of up to 100 tokens in 8 usable blocks of 16.
+    bench = Bench(depth=1, blocks=9)
+    bench.submit("r1", num_prompt=20, max_tokens=80)
+    bench.submit("r2", num_prompt=20, max_tokens=80)
+    bench.run()
+    assert bench.scheduler.stats().preemptions > 0
+    for request_id in ("r1", "r2"):
+        assert bench.post.tokens(request_id) == list(range(100, 180))
+        assert bench.post.retired()[request_id].finish == "length"

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from luce.protocol import messages as wire
+from luce.protocol.frames import FrameTooLarge, encode_frame, listener_decoder, read_batches
+from luce.worker.mailbox import Mailbox
+
+
+class Far:
+    """The listener's end, and a mailbox at the other."""
+
+    def __init__(self) -> None:
+        self.sock, near = socket.socketpair()
+        self.sock.settimeout(5)
+        self.closed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.mailbox = Mailbox(near, lambda: self.closed.put(threading.current_thread().name))
+
+    def send(self, *messages: wire.ToWorker) -> None:
+        self.sock.sendall(b"".join(encode_frame(message) for message in messages))
+
+    def read_to_end(self) -> list[wire.ToListener]:
+        return [m for batch in read_batches(self.sock, listener_decoder()) for m in batch]
+
+
+@pytest.fixture
+def far():
+    far = Far()
+    yield far
+    far.mailbox.close()
+    far.sock.close()
+
+
+def test_messages_come_in_order(far: Far):
+    messages = [wire.Control(i, "check") for i in range(5)]
+    far.send(*messages)
+    received: list[wire.ToWorker] = []
+    while len(received) < 5:
+        received += far.mailbox.receive(wait=True)
+    assert received == messages
+    assert far.mailbox.receive(wait=False) == []
+
+
+def test_receive_waits_without_polling(far: Far):
+    got: queue.SimpleQueue[list[wire.ToWorker]] = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: got.put(far.mailbox.receive(wait=True)))
+    before_s = time.process_time()
+    thread.start()
+    time.sleep(0.2)
+    assert got.empty()
+    far.send(wire.Shutdown(1.0))
+    assert got.get(timeout=5) == [wire.Shutdown(1.0)]
+    thread.join()
+    assert time.process_time() - before_s < 0.1
+
+
+def test_post_wakes_the_receiver(far: Far):
+    far.mailbox.post(wire.Shutdown(2.0))
+    assert far.mailbox.receive(wait=True) == [wire.Shutdown(2.0)]
+
+
+def test_close_sends_what_is_queued_first(far: Far):
+    for i in range(1000):
+        far.mailbox.send(wire.ControlDone(i))
+    far.mailbox.close()
+    assert far.read_to_end() == [wire.ControlDone(i) for i in range(1000)]
+    assert far.closed.empty()
+
+
+def test_send_never_waits_for_a_listener_that_reads_nothing(far: Far):
+    detail = "x" * 100_000
+    started_s = time.monotonic()
+    for i in range(100):
+        far.mailbox.send(wire.ControlDone(i, detail))
+    assert time.monotonic() - started_s < 2.0
+    far.mailbox.post(wire.Shutdown(0.0))
+    assert far.mailbox.receive(wait=True) == [wire.Shutdown(0.0)]
+    received: list[wire.ToListener] = []
+    for batch in read_batches(far.sock, listener_decoder()):
+        received += batch
+        if len(received) == 100:
+            break
+    assert received[-1] == wire.ControlDone(99, detail)
+
+
+def test_a_message_over_the_cap_is_an_error_of_the_sender(far: Far):
+    with pytest.raises(FrameTooLarge):
+        far.mailbox.send(wire.ControlDone(1, "x" * (17 * 2**20)))
+    far.mailbox.send(wire.ControlDone(2))
+    far.mailbox.close()
+    assert far.read_to_end() == [wire.ControlDone(2)]
+
+
+def test_the_end_of_the_listener_is_told_once(far: Far):
+    far.sock.shutdown(socket.SHUT_RDWR)
+    far.sock.close()
+    assert far.closed.get(timeout=5) == "mailbox-reader"
+    far.mailbox.send(wire.ControlDone(1))
+    far.mailbox.close()
+    assert far.closed.empty()
+
+
+def test_garbage_counts_as_the_end(far: Far):
+    far.sock.sendall(struct.pack("<I", 1) + b"\xc1")
+    assert far.closed.get(timeout=5) == "mailbox-reader"
+
+
+def test_our_own_close_is_not_the_listeners_end(far: Far):
+    far.mailbox.close()
+    assert far.sock.recv(1) == b""
+    assert far.closed.empty()

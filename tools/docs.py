@@ -1,0 +1,179 @@
+"""Writes the pages that are made from the code: `docs/flags.md` and `docs/errors.md`.
+
+`--check` writes nothing and fails when a page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS, Option
+from luce.errors import ApiError, ClientGone, LuceError, Overloaded, StartupError
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+_FLAGS_HEAD = """\
+# Flags
+
+Written by `make docs` from the configuration's fields; change `src/luce/config/`, not this page.
+
+```
+luce_server MODEL [options] [--model MODEL [options]]...
+luce_server --demo [options]
+luce_server --help | --version
+luce serve ...                      the same as luce_server
+```
+
+The line is cut into **model blocks** at each `--model` (and `--demo`) before any option is
+read. An option belongs to the block it stands in, and a message about it names that block. The
+first model may be written without `--model` if it is the very first word. Options of the server
+belong to the first block or stand before it. Flags cannot be shortened. When one is written
+twice in a block, the last one counts, and a note says so. Every block is checked, names must
+differ (in more than their case) and `auto` is no name; today only the first block is served.
+"""
+
+_ERRORS_HEAD = """\
+# Errors
+
+Written by `make docs` from `src/luce/errors.py`; change that file, not this page.
+
+## Answers
+
+A failed request is answered with its status and this body:
+
+```json
+{"error": {"message": "...", "type": "...", "code": "...", "param": null}}
+```
+
+`param` is the path of the offending field, for example `messages[0].content`. Once the first
+byte of a stream is out, the same object is sent as the stream's last event instead, and the
+connection closes; there is never a second status. Retryable answers carry `Retry-After`.
+"""
+
+_ERRORS_EXIT = """\
+## Exit codes
+
+Commands that cannot start print one line on stderr, `luce_server: what is wrong`, and end with:
+"""
+
+_ERRORS_END = """\
+Besides: 0 stopped as asked, 130 interrupted (Ctrl-C), 141 whoever read the output went away.
+A traceback is always a bug of ours; please report it.
+"""
+
+
+def flags_page() -> str:
+    """The option table as Markdown."""
+    return "\n".join(
+        [
+            _FLAGS_HEAD,
+            "## The server (first block)",
+            "",
+            *_option_rows(LISTENER_OPTIONS),
+            "",
+            "## A model (any block)",
+            "",
+            *_option_rows(MODEL_OPTIONS),
+            "",
+        ]
+    )
+
+
+def errors_page() -> str:
+    """The error tree as Markdown."""
+    answers = [error for error in _family(ApiError) if error not in (ApiError, Overloaded)]
+    answers.sort(key=lambda error: error.status)
+    return "\n".join(
+        [
+            _ERRORS_HEAD,
+            *_answer_rows(answers),
+            "",
+            f"`{ClientGone.__name__}`: {_first_sentence(ClientGone)} Logged as 499.",
+            "",
+            _ERRORS_EXIT,
+            *_exit_rows(StartupError.__subclasses__()),
+            "",
+            _ERRORS_END,
+        ]
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {"flags.md": flags_page, "errors.md": errors_page}
+
+
+def _option_rows(options: Iterable[Option]) -> Iterable[str]:
+    yield "| flag | value | default | what it does |"
+    yield "| --- | --- | --- | --- |"
+    for option in options:
+        flags = ", ".join(f"`{flag}`" for flag in option.flags)
+        default = "" if option.default is None else f"`{option.default}`"
+        yield f"| {flags} | {_value(option)} | {default} | {option.help} |"
+
+
+def _value(option: Option) -> str:
+    if option.choices:
+        return " ".join(f"`{choice}`" for choice in option.choices)
+    if option.kind is not int:
+        return f"`{option.metavar}`"
+    unit = f" {option.unit}" if option.unit else ""
+    top = "" if option.maximum is None else f" to {option.maximum}"
+    return f"{option.lowest}{top or ' or more'}{unit}"
+
+
+def _family(root: type[ApiError]) -> list[type[ApiError]]:
+    """`root` and all below it, parents first."""
+    found = [root]
+    for child in root.__subclasses__():
+        found += _family(child)
+    return found
+
+
+def _answer_rows(errors: Iterable[type[ApiError]]) -> Iterable[str]:
+    yield "| status | code | type | retry | error | meaning |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for error in errors:
+        retry = "yes" if error.retryable else "no"
+        yield (
+            f"| {error.status} | `{error.code}` | `{error.type}` | {retry} "
+            f"| `{error.__name__}` | {_first_sentence(error)} |"
+        )
+
+
+def _exit_rows(errors: Iterable[type[StartupError]]) -> Iterable[str]:
+    yield "| code | error | meaning |"
+    yield "| --- | --- | --- |"
+    for error in errors:
+        yield f"| {error.exit_code} | `{error.__name__}` | {_first_sentence(error)} |"
+
+
+def _first_sentence(error: type[LuceError]) -> str:
+    return (inspect.getdoc(error) or "").splitlines()[0]
+
+
+def stale_pages(folder: Path) -> list[str]:
+    """Names of the pages in `folder` that are not what the code says."""
+    return [
+        name
+        for name, page in PAGES.items()
+        if not (folder / name).is_file() or (folder / name).read_text("utf-8") != page()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with `--check` say which are stale. Returns the exit code."""
+    stale = stale_pages(DOCS)
+    if arguments == ["--check"]:
+        for name in stale:
+            print(f"docs/{name} is stale: run make docs", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
