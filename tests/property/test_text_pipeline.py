@@ -71,7 +71,7 @@ def test_what_comes_out(
     assert not any(stop in shown for stop in stops)
     if last.stop_string is None:
         assert (shown, last.reason) == (text, finish)
-        assert last.usage.completion_tokens == len(ids)
+        assert last.usage.completion_tokens == len(ids) + (finish == "stop")
     else:
         assert last.reason == "stop"
         assert text.startswith(shown + last.stop_string)

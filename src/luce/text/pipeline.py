@@ -1,8 +1,8 @@
 """OutputPipeline: the tokens of one generation become its events: detokenise, then stop strings.
 
-Usage counts every token the worker delivered up to the one that completed a stop string; the end
-token that finished the text is one of them, as OpenAI's API counts. Overshoot behind a stop
-string is not counted. Streaming does not change any of it.
+Usage counts every token the worker delivered up to the one that completed a stop string, and
+the end token that finished the text, as OpenAI's API counts; the worker keeps that token to
+itself. Overshoot behind a stop string is not counted. Streaming does not change any of it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OutputPipeline:
 
         Args:
             token_ids: the new tokens.
-            finish: set when they are the last ones.
+            finish: set when they are the last ones; "stop" means an end token came behind them.
 
         Returns:
             At most one `TextDelta`, then `Finished` if this was the end or a stop string came.
@@ -68,6 +68,7 @@ class OutputPipeline:
             return []
         text = self._take(token_ids)
         if finish is not None and not self.stopped:
+            self._completion_tokens += finish == "stop"
             self._detokenizer.flush()
             text += self._stops.flush()
         events: list[GenEvent] = [TextDelta(text)] if text else []

@@ -281,4 +281,4 @@ def test_the_pipeline_of_a_prompt(meta: TextMetadata) -> None:
 def test_end_tokens_that_are_no_markup_make_no_text(meta: TextMetadata) -> None:
     tiny = bundle(meta, eos_token_ids=(100,))
     output = tiny.pipeline(PreparedPrompt(b"", (), (100,)), prompt_tokens=1)
-    assert output.feed([100], "stop") == [Finished("stop", TokenUsage(1, 0, 1))]
+    assert output.feed([100], "length") == [Finished("length", TokenUsage(1, 0, 1))]

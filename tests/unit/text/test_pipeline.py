@@ -29,15 +29,15 @@ def usage(completion_tokens: int) -> TokenUsage:
 def test_the_end_token_is_counted_and_makes_no_text(tiny: Tokenizer) -> None:
     output = pipeline(tiny)
     assert output.feed(ids(tiny, "ab")) == [TextDelta("ab")]
-    assert output.feed([IM_END], "stop") == [Finished("stop", usage(3))]
+    assert output.feed([], "stop") == [Finished("stop", usage(3))]
     assert output.finished
     assert not output.stopped
 
 
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_the_reason_is_the_workers(tiny: Tokenizer, reason: FinishKind) -> None:
+@pytest.mark.parametrize(("reason", "counted"), [("stop", 3), ("length", 2)])
+def test_the_reason_is_the_workers(tiny: Tokenizer, reason: FinishKind, counted: int) -> None:
     events = pipeline(tiny).feed(ids(tiny, "ab"), reason)
-    assert events == [TextDelta("ab"), Finished(reason, usage(2))]
+    assert events == [TextDelta("ab"), Finished(reason, usage(counted))]
 
 
 def test_nothing_to_show_gives_no_event(tiny: Tokenizer) -> None:
@@ -65,7 +65,7 @@ def test_a_stop_string_wins_over_the_length(tiny: Tokenizer) -> None:
 def test_text_held_for_a_stop_string_comes_at_the_end(tiny: Tokenizer) -> None:
     output = pipeline(tiny, "END")
     assert output.feed(ids(tiny, "x EN")) == [TextDelta("x ")]
-    assert output.feed([IM_END], "stop") == [TextDelta("EN"), Finished("stop", usage(5))]
+    assert output.feed([], "stop") == [TextDelta("EN"), Finished("stop", usage(5))]
 
 
 def test_a_character_cut_off_by_the_length_is_dropped(tiny: Tokenizer) -> None:
