@@ -103,7 +103,7 @@ def test_the_curl_that_the_server_prints(served: tuple[int, Path]) -> None:
     port, written = served
     text = written.read_text()
     assert f"http://127.0.0.1:{port}" in text
-    printed = re.search(r"curl .*(?:\\\n.*)*", text)
+    printed = re.search(r"curl [^\n\\]*(?:\\\n[^\n\\]*)*", text)
     assert printed is not None, text
     assert "Paris" in run_curl(printed[0], port)
 

@@ -70,7 +70,9 @@ def test_rope_scaling_matters(tmp_path: Path) -> None:
         assert relative_error(scaled, plain) > 100 * TOLERANCE, name
 
 
-@pytest.mark.parametrize("chunks", [[41, 14, *[1] * 20], [1] * TOKENS, [16, 16, 16, 16, 11], [64, 11]])
+@pytest.mark.parametrize(
+    "chunks", [[41, 14, *[1] * 20], [1] * TOKENS, [16, 16, 16, 16, 11], [64, 11]]
+)
 def test_chunked_prefill_equals_one_shot(tmp_path: Path, chunks: list[int]) -> None:
     for family, make in FAMILIES.items():
         folder = make(tmp_path / family, container="safetensors")

@@ -119,9 +119,12 @@ def _cgroup_available(folder: Path) -> int | None:
     return None if limit == "max" else max(0, int(limit) - int(used))
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether PyTorch failed to allocate, on any device."""
-    return isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)
+def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """Whether PyTorch or numpy failed to allocate, on any device."""
+    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
+        return True
+    # PyTorch's CPU allocator has no class of its own for it.
+    return "can't allocate memory" in str(error)
 
 
 def begin_readback(values: torch.Tensor) -> Callable[[], list[int]]:
@@ -136,7 +139,7 @@ def begin_readback(values: torch.Tensor) -> Callable[[], list[int]]:
         return lambda: taken
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     pinned.copy_(values, non_blocking=True)
-    done = torch.cuda.Event()
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record(torch.cuda.current_stream(values.device))
 
     def wait() -> list[int]:

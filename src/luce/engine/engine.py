@@ -24,21 +24,23 @@ from luce.engine.device import (
 )
 from luce.engine.inputs import build_inputs
 from luce.engine.kv_tensors import KVTensors
-from luce.engine.models.registry import builder_for
+from luce.engine.models.registry import family_of
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.select import OpRequest, OpSet, select_ops
+from luce.engine.ops.select import OpRequest, select_ops
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.plan_check import PlanCheck
 from luce.engine.rows import RowState
 from luce.engine.runner import Runner
 from luce.engine.sampling.sampler import Sampler
-from luce.engine.sizing import Sizing, size_engine
+from luce.engine.sizing import size_engine
 from luce.engine.warm_up import warm_up_batches
 from luce.engine.weights import Progress, WeightReader
 from luce.errors import DeviceOutOfMemory, InternalError, PlacementError
 from luce.loaders.checkpoint import Checkpoint
+from luce.loaders.hparams import HParams
 from luce.loaders.opening import open_checkpoint
 from luce.scheduler.plan import StepPlan, StepResult
+from luce.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,12 @@ class Engine:
         resolved: the geometry it came out with.
     """
 
-    def __init__(
-        self, runner: Runner, rows: RowState, resolved: EngineInfo, device: Device, chunk: int
-    ) -> None:
+    def __init__(self, runner: Runner, resolved: EngineInfo, device: Device, chunk: int) -> None:
         self.resolved = resolved
         self._chunk = chunk
         self._runner = runner
-        self._rows = rows
+        sampler = Sampler(resolved.max_rows, resolved.vocab_size, resolved.max_ctx, device.torch)
+        self._rows = RowState(resolved.max_rows, sampler, device.torch)
         self._device = device
         self._check = PlanCheck(resolved)
 
@@ -94,60 +95,11 @@ class Engine:
             PlacementError: there is no such device or it has too little memory.
         """
         device = open_device(options.device)
-        return cls.from_checkpoint(open_checkpoint(options.path), options, progress, device)
-
-    @classmethod
-    def from_checkpoint(
-        cls,
-        checkpoint: Checkpoint,
-        options: EngineOptions,
-        progress: Progress,
-        device: Device | None = None,
-    ) -> Engine:
-        """Load an opened checkpoint; see `load`."""
-        device = device or open_device(options.device)
-        dtype = resolve_dtype(options.dtype, device)
         use_threads(options.threads)
-        build = builder_for(checkpoint.architecture)
-        sizing = size_engine(options, checkpoint, dtype, device, free_bytes(device))
-        hparams = checkpoint.hparams
-        request = OpRequest(
-            device=device.torch,
-            dtype=dtype,
-            heads=HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim),
-            interleaved_rope=hparams.rope_layout == "interleaved",
-        )
-        try:
-            with torch.inference_mode():
-                ops = select_ops(request)
-                reader = WeightReader(checkpoint, dtype, device.torch, progress)
-                model = build(hparams, reader, ops, sizing.max_ctx)
-                spec = model.kv_spec(options.block_tokens)
-                kv = KVTensors(spec, sizing.num_blocks + 1, dtype, device.torch)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise _does_not_fit(sizing, device) from error
-            raise
+        checkpoint = open_checkpoint(options.path)
+        runner, resolved = _build(checkpoint, options, device, progress)
         release_cached(device)
-        resolved = EngineInfo(
-            architecture=checkpoint.architecture,
-            device=device.name,
-            dtype=dtype_name(dtype),
-            max_ctx=sizing.max_ctx,
-            kv_pool_tokens=sizing.num_blocks * options.block_tokens,
-            num_blocks=sizing.num_blocks + 1,
-            block_tokens=options.block_tokens,
-            max_rows=options.max_concurrency,
-            weights_bytes=model.nbytes,
-            kv_bytes=kv.nbytes,
-            vocab_size=model.vocab_size,
-            kernels=_kernel_names(ops),
-        )
-        sampler = Sampler(
-            options.max_concurrency, model.vocab_size, sizing.max_ctx, device.torch
-        )
-        rows = RowState(options.max_concurrency, sampler, device.torch)
-        return cls(Runner(model, kv, ops.attention), rows, resolved, device, options.chunk)
+        return cls(runner, resolved, device, options.chunk)
 
     def warm_up(self) -> None:
         """Run the shapes to come once, into the null block, so that no request pays for it."""
@@ -172,7 +124,7 @@ class Engine:
                 )
                 sampled = self._runner.sample(batch, self._rows)
                 read = begin_readback(sampled) if sampled is not None else list
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise DeviceOutOfMemory(f"step {plan.step}: {error}") from error
             raise InternalError(f"step {plan.step} failed: {error}") from error
@@ -184,10 +136,48 @@ class Engine:
         release_cached(self._device)
 
 
-def _does_not_fit(sizing: Sizing, device: Device) -> PlacementError:
-    needed = sizing.weights_bytes + sizing.kv_bytes
-    return PlacementError(f"not enough memory on {device.name}: {needed} bytes needed")
+def _build(
+    checkpoint: Checkpoint, options: EngineOptions, device: Device, progress: Progress
+) -> tuple[Runner, EngineInfo]:
+    """Size everything, then fill it."""
+    dtype = resolve_dtype(options.dtype, device)
+    family = family_of(checkpoint.architecture)
+    spec = family.kv_spec(checkpoint.hparams, options.block_tokens, dtype.itemsize)
+    sizing = size_engine(options, checkpoint, spec, dtype, device, free_bytes(device))
+    reader = WeightReader(checkpoint, dtype, device.torch, progress)
+    try:
+        with torch.inference_mode():
+            ops = select_ops(_op_request(checkpoint.hparams, dtype, device))
+            model = family.build(checkpoint.hparams, reader, ops, sizing.max_ctx)
+            kv = KVTensors(spec, sizing.num_blocks + 1, dtype, device.torch)
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise PlacementError(
+                f"{device.name} ran out of memory while loading; {sizing.summary} needed, "
+                f"{format_bytes(free_bytes(device))} free now"
+            ) from error
+        raise
+    resolved = EngineInfo(
+        architecture=checkpoint.architecture,
+        device=device.name,
+        dtype=dtype_name(dtype),
+        max_ctx=sizing.max_ctx,
+        kv_pool_tokens=sizing.num_blocks * options.block_tokens,
+        num_blocks=sizing.num_blocks + 1,
+        block_tokens=options.block_tokens,
+        max_rows=options.max_concurrency,
+        weights_bytes=model.nbytes,
+        kv_bytes=kv.nbytes,
+        vocab_size=model.vocab_size,
+        kernels=tuple(f"{choice.op}={choice.chosen}" for choice in ops.choices),
+    )
+    return Runner(model, kv, ops.attention), resolved
 
 
-def _kernel_names(ops: OpSet) -> tuple[str, ...]:
-    return tuple(f"{choice.op}={choice.chosen}" for choice in ops.choices)
+def _op_request(hparams: HParams, dtype: torch.dtype, device: Device) -> OpRequest:
+    return OpRequest(
+        device=device.torch,
+        dtype=dtype,
+        heads=HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim),
+        interleaved_rope=hparams.rope_layout == "interleaved",
+    )

@@ -44,9 +44,7 @@ class PlanCheck:
 
     def _check_start(self, step: int, start: RowStart) -> None:
         if not 0 <= start.row < self._resolved.max_rows:
-            raise InternalError(
-                f"step {step} starts row {start.row} of {self._resolved.max_rows}"
-            )
+            raise InternalError(f"step {step} starts row {start.row} of {self._resolved.max_rows}")
         self._check_tokens(step, start.history)
         if not 0 <= start.seed < 1 << 64:
             raise InternalError(f"step {step}: seed {start.seed} is not below 2**64")

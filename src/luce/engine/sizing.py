@@ -9,7 +9,7 @@ import torch
 from luce.engine.device import Device
 from luce.engine.options import EngineOptions
 from luce.errors import PlacementError, UsageError
-from luce.kv.spec import blocks_for
+from luce.kv.spec import KVSpec, blocks_for
 from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.hparams import HParams
 from luce.units import format_bytes
@@ -39,13 +39,31 @@ class Sizing:
     kv_bytes: int
     scratch_bytes: int
 
+    @property
+    def needed_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.scratch_bytes
+
+    @property
+    def summary(self) -> str:
+        """The sum and its parts, for people."""
+        return (
+            f"{format_bytes(self.needed_bytes)} (weights {format_bytes(self.weights_bytes)}, "
+            f"KV cache {format_bytes(self.kv_bytes)}, scratch {format_bytes(self.scratch_bytes)})"
+        )
+
 
 def size_engine(
-    options: EngineOptions, checkpoint: Checkpoint, dtype: torch.dtype, device: Device, free: int
+    options: EngineOptions,
+    checkpoint: Checkpoint,
+    spec: KVSpec,
+    dtype: torch.dtype,
+    device: Device,
+    free: int,
 ) -> Sizing:
     """Resolve context and KV pool.
 
     Args:
+        spec: what the model keeps per token.
         free: bytes the device has free.
 
     Raises:
@@ -54,36 +72,27 @@ def size_engine(
     """
     hparams = checkpoint.hparams
     max_ctx = _max_ctx(options, hparams)
-    weights = weights_bytes(checkpoint, dtype, packed=device.is_cpu)
+    packed = device.is_cpu and dtype == torch.float32
+    weights = weights_bytes(checkpoint, dtype, packed=packed)
     scratch = scratch_bytes(hparams, options.chunk, options.max_concurrency, dtype)
-    block_bytes = (
-        2
-        * hparams.num_layers
-        * hparams.num_kv_heads
-        * hparams.head_dim
-        * dtype.itemsize
-        * options.block_tokens
-    )
     wanted = blocks_for(_pool_tokens(options, max_ctx), options.block_tokens)
     if options.kv_pool_tokens is None:
-        share = (free - weights - scratch) // _KV_SHARE_OF_FREE // block_bytes
+        share = (free - weights - scratch) // _KV_SHARE_OF_FREE // spec.bytes_per_block
         wanted = min(wanted, max(share, blocks_for(max_ctx, options.block_tokens)))
-    needed = weights + scratch + (wanted + 1) * block_bytes
-    if needed > free:
-        raise PlacementError(
-            f"not enough memory on {device.name}: {format_bytes(needed)} needed (weights "
-            f"{format_bytes(weights)}, KV cache {format_bytes((wanted + 1) * block_bytes)}, "
-            f"scratch {format_bytes(scratch)}), {format_bytes(free)} free; lower --max-ctx, "
-            "--max-concurrency or --kv-pool-tokens"
-        )
-    return Sizing(
+    sizing = Sizing(
         # A sequence cannot be longer than the whole pool.
         max_ctx=min(max_ctx, wanted * options.block_tokens),
         num_blocks=wanted,
         weights_bytes=weights,
-        kv_bytes=(wanted + 1) * block_bytes,
+        kv_bytes=(wanted + 1) * spec.bytes_per_block,
         scratch_bytes=scratch,
     )
+    if sizing.needed_bytes > free:
+        raise PlacementError(
+            f"not enough memory on {device.name}: {sizing.summary} needed, {format_bytes(free)} "
+            "free; lower --max-ctx, --max-concurrency or --kv-pool-tokens"
+        )
+    return sizing
 
 
 def _max_ctx(options: EngineOptions, hparams: HParams) -> int:

@@ -12,9 +12,7 @@ from luce.engine.options import EngineInfo
 from luce.kv.spec import NULL_BLOCK, blocks_for
 
 
-def warm_up_batches(
-    resolved: EngineInfo, chunk: int, device: torch.device
-) -> Iterator[InputBatch]:
+def warm_up_batches(resolved: EngineInfo, chunk: int, device: torch.device) -> Iterator[InputBatch]:
     """The longest prefill chunk, then decode steps of one row and of all rows."""
     chunk = min(chunk, resolved.max_ctx)
     yield _batch((chunk,), (chunk,), resolved.block_tokens, device)

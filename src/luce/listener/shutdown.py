@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from luce.errors import ShuttingDown
 from luce.listener.generate import Generator
@@ -12,8 +14,12 @@ from luce.listener.http_server import HttpServer
 from luce.routing.router import Router
 from luce.workers.supervisor import Supervisor
 
+log = logging.getLogger(__name__)
+
 ABORT_PATIENCE_S = 2.0
 """How long aborted requests may take to end before their workers are ended."""
+WORKER_PATIENCE_S = 5.0
+"""How long ending the workers may take; a process left behind ends with its socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +50,36 @@ class Shutdown:
         """
         self.router.shut_down()
         self.http.stop_accepting()
-        if not await self._connections_end(grace_s):
-            self.generator.abort_all(ShuttingDown("The server is stopping."))
-            await self._connections_end(ABORT_PATIENCE_S)
+        if not await self._ends_or_forced(self.http_task, grace_s):
+            self.generator.abort_all(_stopping())
+            await self._ends_or_forced(self.http_task, ABORT_PATIENCE_S)
         self.http.cut_connections()
-        if self.force.is_set():
-            for supervisor in self.supervisors:
-                supervisor.handle.disconnect(ShuttingDown("The server is stopping."))
-        await asyncio.gather(*(supervisor.stop(0) for supervisor in self.supervisors))
+        await self._end_workers()
         await self.http_task
 
-    async def _connections_end(self, seconds: float) -> bool:
-        """Wait for the last connection; False if it is still there, or there is no time."""
-        forced = asyncio.create_task(self.force.wait())
+    async def _end_workers(self) -> None:
+        stops = asyncio.gather(*(supervisor.stop(0) for supervisor in self.supervisors))
+        if not self.force.is_set():
+            await self._ends_or_forced(stops, WORKER_PATIENCE_S)
+        if self.force.is_set() or not stops.done():
+            for supervisor in self.supervisors:
+                supervisor.handle.disconnect(_stopping())
+            await asyncio.wait({stops}, timeout=WORKER_PATIENCE_S)
+        if not stops.done():
+            log.error("workers did not end; they are left to the end of their sockets")
+            stops.cancel()
+
+    async def _ends_or_forced(self, what: asyncio.Future[Any], seconds: float) -> bool:
+        """Wait for it; False if it has not ended in time and nobody forces us on."""
+        forced = asyncio.ensure_future(self.force.wait())
         try:
             await asyncio.wait(
-                {self.http_task, forced}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {what, forced}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             forced.cancel()
-        return self.http_task.done() or self.force.is_set()
+        return what.done() or self.force.is_set()
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("The server is stopping.")

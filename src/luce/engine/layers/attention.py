@@ -36,9 +36,7 @@ class SelfAttention:
     rotate: Rotate
     store_kv: StoreKV
 
-    def forward(
-        self, x: torch.Tensor, residual: torch.Tensor, ctx: ForwardContext
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, residual: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """residual + attention(x), [T, hidden]; the step's keys and values enter the cache."""
         num_q, num_kv, dim = self.heads.num_heads, self.heads.num_kv_heads, self.heads.head_dim
         packed = self.qkv(x)
@@ -50,5 +48,4 @@ class SelfAttention:
         self.rotate(split[:, : num_q + num_kv], ctx.rotary)
         cache = ctx.kv_layers[self.layer]
         self.store_kv(packed[:, num_q * dim :], cache, ctx.slot_mapping)
-        q, k, v = split.split((num_q, num_kv, num_kv), dim=1)
-        return self.output.add_to(residual, ctx.attend(q, k, v, cache))
+        return self.output.add_to(residual, ctx.attend(split, cache))

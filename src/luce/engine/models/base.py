@@ -7,7 +7,6 @@ from typing import Protocol
 import torch
 
 from luce.engine.context import ForwardContext
-from luce.kv.spec import KVSpec
 
 
 class Parameters(Protocol):
@@ -43,9 +42,6 @@ class Model(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory of the parameters and tables."""
-
-    def kv_spec(self, block_tokens: int) -> KVSpec:
-        """What it keeps per token."""
 
     def rotary(self, positions: torch.Tensor) -> torch.Tensor:
         """The rotary angles of i32 [T] positions, for the context."""

@@ -38,32 +38,33 @@ class DecoderLayer:
         return self.mlp.forward(self.mlp_norm.forward(hidden), hidden)
 
 
+def dense_kv_spec(hparams: HParams, block_tokens: int, element_bytes: int) -> KVSpec:
+    """What a dense model keeps per token."""
+    return KVSpec(
+        kind="full",
+        num_layers=hparams.num_layers,
+        block_tokens=block_tokens,
+        num_kv_heads=hparams.num_kv_heads,
+        head_dim=hparams.head_dim,
+        element_bytes=element_bytes,
+    )
+
+
 class DenseModel:
     """A Llama, Qwen2 or Qwen3 model."""
 
     def __init__(self, builder: DenseBuilder) -> None:
         self._hparams = builder.hparams
-        self._dtype = builder.dtype
         self._rotary = builder.rotary()
         self._embedding = builder.embedding()
         self._layers = [builder.layer(index) for index in range(self._hparams.num_layers)]
         self._norm = builder.norm("norm.weight")
-        self._head = builder.head()
+        self._head = builder.head(self._embedding)
         self.nbytes = builder.linear_bytes + self._embedding.table.nbytes + self._rotary.nbytes
 
     @property
     def vocab_size(self) -> int:
         return self._hparams.vocab_size
-
-    def kv_spec(self, block_tokens: int) -> KVSpec:
-        return KVSpec(
-            kind="full",
-            num_layers=self._hparams.num_layers,
-            block_tokens=block_tokens,
-            num_kv_heads=self._hparams.num_kv_heads,
-            head_dim=self._hparams.head_dim,
-            element_bytes=self._dtype.itemsize,
-        )
 
     def rotary(self, positions: torch.Tensor) -> torch.Tensor:
         return self._rotary.lookup(positions)
@@ -107,8 +108,15 @@ class DenseBuilder:
         shape = (self.hparams.vocab_size, self.hparams.hidden_size)
         return Embedding(self._parameters.table("embed_tokens.weight", shape), self.dtype)
 
-    def head(self) -> Linear:
-        name = "embed_tokens.weight" if self.hparams.tie_word_embeddings else "lm_head.weight"
+    def head(self, embedding: Embedding) -> Linear:
+        """The output matrix; tied to the embedding it is made from the table there already."""
+        name, table = "lm_head.weight", embedding.table
+        if self.hparams.tie_word_embeddings:
+            name = "embed_tokens.weight"
+            if table.dtype == self.dtype:
+                head = self._ops.pack_linear(table, None)
+                self.linear_bytes += 0 if head.holds(table) else head.nbytes
+                return head
         return self._linear((name, self.hparams.vocab_size), columns=self.hparams.hidden_size)
 
     def norm(self, name: str, size: int | None = None) -> Norm:

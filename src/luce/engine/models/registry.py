@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from luce.engine.models.base import Model, Parameters
-from luce.engine.models.dense import DenseBuilder, DenseModel
+from luce.engine.models.dense import DenseBuilder, DenseModel, dense_kv_spec
 from luce.engine.ops.select import OpSet
 from luce.errors import ModelFileError
+from luce.kv.spec import KVSpec
 from luce.loaders.hparams import HParams
 
-ModelBuilder = Callable[[HParams, Parameters, OpSet, int], Model]
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How models of an architecture are built.
+
+    Attributes:
+        build: from hyper-parameters, parameters, operations and the longest sequence.
+        kv_spec: from hyper-parameters, tokens of a block and bytes of an element: what a model
+            keeps per token, known before it is built.
+    """
+
+    build: Callable[[HParams, Parameters, OpSet, int], Model]
+    kv_spec: Callable[[HParams, int, int], KVSpec]
 
 
-def _dense(hparams: HParams, parameters: Parameters, ops: OpSet, max_positions: int) -> Model:
+def _build_dense(hparams: HParams, parameters: Parameters, ops: OpSet, max_positions: int) -> Model:
     return DenseModel(DenseBuilder(hparams, parameters, ops, max_positions))
 
 
-BUILDERS: dict[str, ModelBuilder] = {"llama": _dense, "qwen2": _dense, "qwen3": _dense}
+_DENSE = Family(_build_dense, dense_kv_spec)
+FAMILIES: dict[str, Family] = {"llama": _DENSE, "qwen2": _DENSE, "qwen3": _DENSE}
 
 
-def builder_for(architecture: str) -> ModelBuilder:
-    """The builder of an architecture.
+def family_of(architecture: str) -> Family:
+    """The family of an architecture.
 
     Raises:
         ModelFileError: there is none; the message lists those there are.
     """
-    builder = BUILDERS.get(architecture)
-    if builder is None:
+    family = FAMILIES.get(architecture)
+    if family is None:
         raise ModelFileError(
-            f"architecture {architecture!r} is not supported (supported: {', '.join(BUILDERS)})"
+            f"architecture {architecture!r} is not supported (supported: {', '.join(FAMILIES)})"
         )
-    return builder
+    return family

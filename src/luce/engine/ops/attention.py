@@ -65,15 +65,12 @@ class AttentionBatch:
 class AttentionStep(Protocol):
     """Attention prepared for one step; called once per layer."""
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
         """Causal attention of the step's tokens.
 
         Args:
-            q: [T, H, D], rotated.
-            k: [T, K, D], rotated; in the cache already.
-            v: [T, K, D]; in the cache already.
+            qkv: [T, H + 2K, D]: queries and keys, rotated, and values. The keys and values are
+                in the cache already.
             cache: [N, P, 2, K, D].
 
         Returns:

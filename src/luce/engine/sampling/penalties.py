@@ -31,9 +31,7 @@ def apply_penalties(
         negative one multiplied.
     """
     seen = counts > 0
-    repeated = torch.where(
-        logits > 0, logits / strengths.repetition, logits * strengths.repetition
-    )
+    repeated = torch.where(logits > 0, logits / strengths.repetition, logits * strengths.repetition)
     lowered = torch.where(seen, repeated, logits)
     return lowered - counts * strengths.frequency - seen * strengths.presence
 

@@ -43,9 +43,7 @@ class Sampler:
         device: where logits are.
     """
 
-    def __init__(
-        self, max_rows: int, vocab_size: int, max_ctx: int, device: torch.device
-    ) -> None:
+    def __init__(self, max_rows: int, vocab_size: int, max_ctx: int, device: torch.device) -> None:
         self._device = device
         self._max_ctx = max_ctx
         self._occupants: list[_Occupant | None] = [None] * max_rows

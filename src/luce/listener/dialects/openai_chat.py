@@ -105,12 +105,16 @@ class ChatStreamEncoder:
         return frames + _DONE
 
     def _chunk(self, delta: wire.Delta, finish_reason: str | None = None) -> bytes:
-        choice = wire.ChunkChoice(delta, finish_reason=finish_reason)
-        chunk = wire.Chunk(self._id, self._created, self._model, [choice])
+        choice = wire.ChunkChoice(delta=delta, finish_reason=finish_reason)
+        chunk = wire.Chunk(
+            id=self._id, created=self._created, model=self._model, choices=[choice]
+        )
         return _frame(self._encoder.encode(chunk))
 
     def _usage(self, usage: TokenUsage) -> bytes:
-        chunk = wire.UsageChunk(self._id, self._created, self._model, _usage(usage))
+        chunk = wire.UsageChunk(
+            id=self._id, created=self._created, model=self._model, usage=_usage(usage)
+        )
         return _frame(self._encoder.encode(chunk))
 
 
@@ -139,12 +143,16 @@ class ChatBodyEncoder:
         """The answer; see `BodyEncoder.body`."""
         if self._finished is None:
             raise InternalError("The generation ended without an end.")
-        message = wire.AnswerMessage("".join(self._texts))
-        choice = wire.AnswerChoice(message, self._finished.reason)
-        usage = _usage(self._finished.usage)
-        return msgspec.json.encode(
-            wire.Answer(self._id, self._created, self._model, [choice], usage)
+        message = wire.AnswerMessage(content="".join(self._texts))
+        choice = wire.AnswerChoice(message=message, finish_reason=self._finished.reason)
+        answer = wire.Answer(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[choice],
+            usage=_usage(self._finished.usage),
         )
+        return msgspec.json.encode(answer)
 
 
 def error_body(error: ApiError) -> bytes:

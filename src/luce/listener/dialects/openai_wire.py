@@ -159,11 +159,11 @@ class Delta(msgspec.Struct, omit_defaults=True):
     content: str | None = None
 
 
-class ChunkChoice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct, kw_only=True):
     """The one choice of a chunk."""
 
-    delta: Delta
     index: int = 0
+    delta: Delta
     logprobs: None = None
     finish_reason: str | None = None
 
@@ -183,53 +183,53 @@ class WireUsage(msgspec.Struct):
     prompt_tokens_details: PromptDetails
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, kw_only=True):
     """One event of a streamed answer."""
 
     id: str
+    object: str = "chat.completion.chunk"
     created: int
     model: str
     choices: list[ChunkChoice]
-    object: str = "chat.completion.chunk"
 
 
-class UsageChunk(msgspec.Struct):
+class UsageChunk(msgspec.Struct, kw_only=True):
     """The event after the finish reason, when the client asked for it."""
 
     id: str
+    object: str = "chat.completion.chunk"
     created: int
     model: str
-    usage: WireUsage
     choices: tuple[()] = ()
-    object: str = "chat.completion.chunk"
+    usage: WireUsage
 
 
-class AnswerMessage(msgspec.Struct):
+class AnswerMessage(msgspec.Struct, kw_only=True):
     """The assistant's turn."""
 
-    content: str
     role: str = "assistant"
+    content: str
     refusal: None = None
 
 
-class AnswerChoice(msgspec.Struct):
+class AnswerChoice(msgspec.Struct, kw_only=True):
     """The one choice of a whole answer."""
 
-    message: AnswerMessage
-    finish_reason: str
     index: int = 0
+    message: AnswerMessage
     logprobs: None = None
+    finish_reason: str
 
 
-class Answer(msgspec.Struct):
+class Answer(msgspec.Struct, kw_only=True):
     """A whole answer."""
 
     id: str
+    object: str = "chat.completion"
     created: int
     model: str
     choices: list[AnswerChoice]
     usage: WireUsage
-    object: str = "chat.completion"
 
 
 class ErrorDetail(msgspec.Struct):

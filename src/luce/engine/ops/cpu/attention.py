@@ -47,22 +47,24 @@ class _DecodeGroup:
 
     Attributes:
         tokens: i64 [n] tokens of the step, or None when they are the first n in order.
+        length: S, tokens of the longest context.
         blocks: their tables, each padded to the longest with the null block.
-        mask: [n, 1, 1, S] to add to the scores, or None when nothing is padded.
+        mask: [n, 1, 1, S] to add to the scores, or None when all are equally long.
     """
 
     num_sequences: int
     tokens: torch.Tensor | None
+    length: int
     blocks: _Blocks
     mask: torch.Tensor | None
 
-    def attend(self, q: torch.Tensor, cache: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """[n, H * D]."""
         n, k = self.num_sequences, heads.num_kv_heads
-        context = self.blocks.read(cache).view(n, -1, 2, k, heads.head_dim)
+        context = self.blocks.read(cache).view(n, -1, 2, k, heads.head_dim)[:, : self.length]
         keys, values = context.permute(2, 0, 3, 1, 4).unbind(0)
-        mine = q[:n] if self.tokens is None else q.index_select(0, self.tokens)
-        queries = mine.reshape(n, k, heads.group, heads.head_dim)
+        mine = qkv[:n] if self.tokens is None else qkv.index_select(0, self.tokens)
+        queries = mine[:, : heads.num_heads].view(n, k, heads.group, heads.head_dim)
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self.mask)
         return out.reshape(n, -1)
 
@@ -73,32 +75,34 @@ class _Chunk:
 
     Attributes:
         start: first token of the step; `stop` is one past the last.
+        length: S, tokens of the context.
         blocks: the whole context, or None when the chunk is the whole context.
         mask: [query, S] to add to the scores, or None when the chunk is the whole context.
     """
 
     start: int
     stop: int
+    length: int
     blocks: _Blocks | None
     mask: torch.Tensor | None
 
-    def attend(
-        self, q: torch.Tensor, kv: tuple[torch.Tensor, torch.Tensor], cache: torch.Tensor
-    ) -> torch.Tensor:
-        """[query, H, D]; kv are the step's own keys and values."""
+    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+        """[query, H * D]."""
+        k, dim = heads.num_kv_heads, heads.head_dim
+        own = qkv[self.start : self.stop]
         if self.blocks is None:
-            keys, values = (part[self.start : self.stop] for part in kv)
+            keys, values = own[:, heads.num_heads :].view(-1, 2, k, dim).unbind(1)
         else:
-            keys, values = self.blocks.read(cache).flatten(0, 1).unbind(1)
-        k = keys.shape[1]
+            context = self.blocks.read(cache).flatten(0, 1)[: self.length]
+            keys, values = context.unbind(1)
         # [K, group, query, D] against [K, 1 (group), S, D]: the group axis has stride 0.
-        queries = q[self.start : self.stop].unflatten(1, (k, -1)).permute(1, 2, 0, 3)
-        shape = (k, queries.shape[1], keys.shape[0], keys.shape[2])
+        queries = own[:, : heads.num_heads].view(-1, k, heads.group, dim).permute(1, 2, 0, 3)
+        shape = (k, heads.group, keys.shape[0], dim)
         keys, values = (part.transpose(0, 1).unsqueeze(1).expand(shape) for part in (keys, values))
         out = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=self.mask, is_causal=self.mask is None
         )
-        return out.permute(2, 0, 1, 3).reshape(self.stop - self.start, -1, keys.shape[3])
+        return out.permute(2, 0, 1, 3).reshape(self.stop - self.start, heads.num_heads * dim)
 
 
 class GroupedAttention:
@@ -128,29 +132,34 @@ class GroupedAttention:
             flat.extend(batch.block_tables[sequence][:count])
             flat.extend([NULL_BLOCK] * (width - count))
         starts = [batch.query_starts[sequence] for sequence in sequences]
-        in_order = starts == list(range(len(starts)))
-        lengths = torch.tensor([batch.context_lens[sequence] for sequence in sequences])
-        positions = torch.arange(width * batch.block_tokens)
-        hidden = positions >= lengths.unsqueeze(1)
-        mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        lengths = [batch.context_lens[sequence] for sequence in sequences]
         return _DecodeGroup(
             num_sequences=len(sequences),
-            tokens=None if in_order else torch.tensor(starts),
+            tokens=None if starts == list(range(len(starts))) else torch.tensor(starts),
+            length=max(lengths),
             blocks=_blocks(flat),
-            mask=mask[:, None, None, :],
+            mask=self._padding_mask(lengths),
         )
+
+    def _padding_mask(self, lengths: list[int]) -> torch.Tensor | None:
+        longest = max(lengths)
+        if min(lengths) == longest:
+            return None
+        hidden = torch.arange(longest) >= torch.tensor(lengths).unsqueeze(1)
+        mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        return mask[:, None, None, :]
 
     def _chunk(self, batch: AttentionBatch, sequence: int) -> _Chunk:
         start, stop = batch.query_starts[sequence : sequence + 2]
         length = batch.context_lens[sequence]
         if length == stop - start:
-            return _Chunk(start, stop, None, None)
+            return _Chunk(start, stop, length, None, None)
         blocks = _blocks(list(batch.block_tables[sequence][: batch.num_blocks(sequence)]))
-        positions = torch.arange(blocks.count * batch.block_tokens)
+        positions = torch.arange(length)
         queries = torch.arange(length - (stop - start), length).unsqueeze(1)
         hidden = positions > queries
         mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        return _Chunk(start, stop, blocks, mask)
+        return _Chunk(start, stop, length, blocks, mask)
 
 
 def _grouped(batch: AttentionBatch, sequences: list[int]) -> list[list[int]]:
@@ -175,19 +184,17 @@ class _GroupedStep:
     groups: list[_DecodeGroup]
     chunks: list[_Chunk]
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor
-    ) -> torch.Tensor:
-        num_tokens = q.shape[0]
+    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        num_tokens = qkv.shape[0]
         if len(self.groups) == 1 and self.groups[0].num_sequences == num_tokens:
-            return self.groups[0].attend(q, cache, self.heads)
-        out = q.new_empty(num_tokens, self.heads.num_heads * self.heads.head_dim)
+            return self.groups[0].attend(qkv, cache, self.heads)
+        out = qkv.new_empty(num_tokens, self.heads.num_heads * self.heads.head_dim)
         for group in self.groups:
-            attended = group.attend(q, cache, self.heads)
+            attended = group.attend(qkv, cache, self.heads)
             if group.tokens is None:
                 out[: group.num_sequences] = attended
             else:
                 out.index_copy_(0, group.tokens, attended)
         for chunk in self.chunks:
-            out[chunk.start : chunk.stop] = chunk.attend(q, (k, v), cache).flatten(1)
+            out[chunk.start : chunk.stop] = chunk.attend(qkv, cache, self.heads)
         return out

@@ -45,6 +45,11 @@ class PackedLinear:
         out: torch.Tensor = self._product_add(x, residual, self._packed, self._bias, "add")
         return out
 
+    def holds(self, weight: torch.Tensor) -> bool:
+        """Never: the packed layout is a copy."""
+        del weight
+        return False
+
     @property
     def nbytes(self) -> int:
         """Memory of weight and bias; the layout pads little."""
@@ -74,7 +79,7 @@ def _probes() -> list[_Probe]:
 
 def refusal() -> str | None:
     """Why the packed product cannot be used in this process, or None if it can."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return "this PyTorch has no oneDNN"
     try:
         return _first_difference()

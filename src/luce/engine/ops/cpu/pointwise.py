@@ -6,13 +6,21 @@ hundreds of tokens the passes over memory do.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`ops.pointwise.RmsNorm`; the 2-norm is one pass without a squared copy of x."""
-    mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
-    return (x * mean.add_(eps).rsqrt_()).mul_(weight)
+    norm = torch.linalg.vector_norm(x, 2, -1, True)
+    scale = torch.addcmul(_scalar(eps), norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+    return torch.mul(x, scale).mul_(weight)
+
+
+@functools.cache
+def _scalar(value: float) -> torch.Tensor:
+    return torch.tensor(value)
 
 
 def rotate_interleaved(x: torch.Tensor, rotary: torch.Tensor) -> None:

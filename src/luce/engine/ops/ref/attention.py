@@ -29,11 +29,9 @@ class _ReferenceStep:
     heads: HeadShape
     batch: AttentionBatch
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor
-    ) -> torch.Tensor:
-        del k, v  # they are in the cache
-        out = torch.empty_like(q)
+    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        q = qkv[:, : self.heads.num_heads]
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for sequence in range(self.batch.num_sequences):
             start, stop = self.batch.query_starts[sequence : sequence + 2]
             out[start:stop] = self._attend(sequence, q[start:stop], cache)

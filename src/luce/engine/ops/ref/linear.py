@@ -23,6 +23,10 @@ class PlainLinear:
         """residual + y, in place."""
         return residual.add_(F.linear(x, self.weight, self.bias))
 
+    def holds(self, weight: torch.Tensor) -> bool:
+        """Whether this is its weight."""
+        return self.weight is weight
+
     @property
     def nbytes(self) -> int:
         """Memory of weight and bias."""

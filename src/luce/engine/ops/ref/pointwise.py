@@ -15,7 +15,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 def rotate_half(x: torch.Tensor, rotary: torch.Tensor) -> None:
     """`ops.pointwise.Rotate` for pairs (i, i + D/2)."""
-    _rotate(*x.chunk(2, dim=-1), rotary)
+    left, right = x.chunk(2, dim=-1)
+    _rotate(left, right, rotary)
 
 
 def rotate_interleaved(x: torch.Tensor, rotary: torch.Tensor) -> None:

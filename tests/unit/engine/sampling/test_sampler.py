@@ -1,0 +1,142 @@
+"""The sampler's chain: order, rows of their own, reuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from luce.engine.sampling.sampler import Sampler
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart
+
+VOCAB = 12
+
+
+def sampler(rows: int = 4) -> Sampler:
+    return Sampler(rows, VOCAB, 100, torch.device("cpu"))
+
+
+def start(
+    target: Sampler, row: int, history: tuple[int, ...] = (0,), seed: int = 0, **params: object
+) -> None:
+    sampling = SamplingParams(max_tokens=10, **params)  # type: ignore[arg-type]
+    target.start(RowStart(row, sampling, seed, history, len(history)))
+
+
+def logits(*best: int) -> torch.Tensor:
+    """Rows whose likeliest tokens are 4.0 at `best`, then 3.5, 3.0, ... at the ids after it."""
+    rows = torch.zeros(len(best), VOCAB)
+    for row, token in enumerate(best):
+        for rank in range(6):
+            rows[row, (token + rank) % VOCAB] = 4.0 - rank / 2
+    return rows
+
+
+def test_greedy() -> None:
+    target = sampler()
+    for row in range(3):
+        start(target, row)
+    assert target.sample(logits(3, 9, 0), [0, 1, 2], [0, 0, 0]).tolist() == [3, 9, 0]
+
+
+def test_greedy_ties_take_the_lowest_id() -> None:
+    target = sampler()
+    start(target, 0)
+    flat = torch.zeros(1, VOCAB)
+    flat[0, [4, 7]] = 1.0
+    assert target.sample(flat, [0], [0]).tolist() == [4]
+
+
+def test_penalties_apply_to_greedy_and_look_at_the_prompt() -> None:
+    target = sampler()
+    start(target, 0, history=(3, 3), frequency_penalty=0.4)
+    start(target, 1, history=(3, 3), presence_penalty=0.4)
+    start(target, 2, history=(3,), repetition_penalty=1.2)
+    start(target, 3, history=(3, 3))
+    found = target.sample(logits(3, 3, 3, 3), [0, 1, 2, 3], [0] * 4)
+    # 4 - 0.8 < 3.5; 4 - 0.4 > 3.5; 4 / 1.2 < 3.5.
+    assert found.tolist() == [4, 3, 4, 3]
+
+
+def test_penalties_see_what_was_sampled() -> None:
+    target = sampler()
+    start(target, 0, history=(11,), presence_penalty=0.7)
+    found = [target.sample(logits(3), [0], [index]).item() for index in range(3)]
+    assert found == [3, 4, 5]
+
+
+def test_window_forgets() -> None:
+    target = sampler()
+    start(target, 0, history=(11,), presence_penalty=2.0, rep_window=2)
+    found = [target.sample(logits(3), [0], [index]).item() for index in range(5)]
+    # With two tokens remembered, the first comes back as soon as it has left the window.
+    assert found == [3, 4, 5, 3, 4]
+
+
+@pytest.mark.parametrize("params", [{"rep_window": 0}, {"repetition_penalty": 0.5}])
+def test_penalties_that_are_off(params: dict[str, float]) -> None:
+    target = sampler()
+    start(target, 0, history=(4, 4), **{"presence_penalty": 0.0, **params})
+    assert target.sample(logits(3), [0], [0]).tolist() == [3]
+
+
+def test_bias_comes_after_penalties() -> None:
+    target = sampler()
+    start(target, 0, history=(8,), repetition_penalty=4.0, logit_bias={8: 4.1})
+    # 0 stays 0 under the penalty and then rises to 4.1; the other way round it would end at 1.
+    assert target.sample(logits(3), [0], [0]).tolist() == [8]
+
+
+def test_bias_forbids() -> None:
+    target = sampler()
+    start(target, 0, logit_bias={3: -100.0, 4: -100.0})
+    assert target.sample(logits(3), [0], [0]).tolist() == [5]
+
+
+def test_rows_are_their_own() -> None:
+    target = sampler()
+    start(target, 0, logit_bias={1: 50.0})
+    start(target, 1, history=(3, 3), presence_penalty=5.0)
+    start(target, 2, temperature=1.0, top_k=1)
+    start(target, 3)
+    assert target.sample(logits(3, 3, 3, 3), [0, 1, 2, 3], [0] * 4).tolist() == [1, 4, 3, 3]
+    # In another order and company the same.
+    assert target.sample(logits(3, 3), [3, 0], [1, 1]).tolist() == [3, 1]
+
+
+def test_a_new_occupant_inherits_nothing() -> None:
+    target = sampler()
+    start(target, 0, history=(3,), presence_penalty=5.0, logit_bias={1: 50.0}, temperature=1.0)
+    target.sample(logits(3), [0], [0])
+    start(target, 0)
+    assert target.sample(logits(3), [0], [0]).tolist() == [3]
+
+
+def test_number_depends_on_seed_and_index_alone() -> None:
+    target = sampler()
+    for row, seed in enumerate((0, 7, 0)):
+        start(target, row, seed=seed, temperature=1.5)
+
+    def ids(rows: list[int], index: int) -> list[int]:
+        return target.sample(torch.zeros(len(rows), VOCAB), rows, [index] * len(rows)).tolist()
+
+    singles = [[ids([row], index)[0] for index in range(30)] for row in range(3)]
+    together = [ids([2, 0, 1], index) for index in range(30)]
+    assert [step[1] for step in together] == singles[0] == singles[2]
+    assert [step[2] for step in together] == singles[1]
+    assert singles[0] != singles[1]
+    assert len(set(singles[0])) > 5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_greedy_logits_that_are_not_numbers(value: float) -> None:
+    target = sampler()
+    start(target, 0, presence_penalty=1.0)
+    start(target, 1)
+    rows = logits(3, 3)
+    rows[0, 5] = value
+    assert target.sample(rows, [0, 1], [0, 0]).tolist() == [-1, 3]
+    # The failed row's window is still sound.
+    assert target.sample(logits(3), [0], [1]).tolist() == [3]
