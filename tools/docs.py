@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS, Option
+from luce.cli.launch import LAUNCH_OPTIONS
+from luce.config.option import Option
+from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS
 from luce.errors import ApiError, ClientGone, LuceError, Overloaded, StartupError
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -23,16 +25,35 @@ Written by `make docs` from the configuration's fields; change `src/luce/config/
 ```
 luce_server MODEL [options] [--model MODEL [options]]...
 luce_server --demo [options]
+luce_server --config FILE [options]
 luce_server --help | --version
 luce serve ...                      the same as luce_server
 ```
 
-The line is cut into **model blocks** at each `--model` (and `--demo`) before any option is
-read. An option belongs to the block it stands in, and a message about it names that block. The
-first model may be written without `--model` if it is the very first word. Options of the server
-belong to the first block or stand before it. Flags cannot be shortened. When one is written
-twice in a block, the last one counts, and a note says so. Every block is checked, names must
-differ (in more than their case) and `auto` is no name; today only the first block is served.
+Options of the launch are taken out first, wherever they stand. Then the line is cut into **model
+blocks** at each `--model` (and `--demo`) before any other option is read. An option belongs to
+the block it stands in, and a message about it names that block. The first model may be written
+without `--model` if it is the first word left. Options of the server belong to the first block
+or stand before it, whichever block is the primary. Flags cannot be shortened.
+
+- Every block is checked, also those that are not served, before any file or device is touched.
+- Without `--load-balancing` one model loads: the first, or the one that
+  `--load-balancing-primary-gpu` selects. With it all load, the primary first, the others in
+  their order; each then needs its own `--model-name` and a `--target-device`.
+- Names must differ in more than their case, and none is `auto`. Without load balancing, blocks
+  that are given no name may share the default one.
+- When an option is written twice in a block, the last one counts, and a note says so. Options of
+  the launch that take a value are refused when written twice.
+- A switch has two forms, `--x` and `--no-x`; the second undoes what a file says.
+
+The same can be said in a [configuration file](config-file.md), and by the environment variables
+named below. Weakest first: default, environment variable, file, command line. A model's variable
+counts for every block that does not say otherwise; an empty variable says nothing;
+`LUCE_TARGET_DEVICE` is not looked at with `--load-balancing`. `--print-config` shows what came
+out of it and who said it.
+
+A command line that is refused ends with exit code 2. One that is right and names a model file
+that is missing ends with 3: it has reached loading ([all exit codes](errors.md#exit-codes)).
 """
 
 _ERRORS_HEAD = """\
@@ -70,6 +91,10 @@ def flags_page() -> str:
     return "\n".join(
         [
             _FLAGS_HEAD,
+            "## The launch (anywhere)",
+            "",
+            *_option_rows(LAUNCH_OPTIONS),
+            "",
             "## The server (first block)",
             "",
             *_option_rows(LISTENER_OPTIONS),
@@ -105,15 +130,20 @@ PAGES: dict[str, Callable[[], str]] = {"flags.md": flags_page, "errors.md": erro
 
 
 def _option_rows(options: Iterable[Option]) -> Iterable[str]:
-    yield "| flag | value | default | what it does |"
-    yield "| --- | --- | --- | --- |"
+    yield "| flag | value | default | variable | what it does |"
+    yield "| --- | --- | --- | --- | --- |"
     for option in options:
-        flags = ", ".join(f"`{flag}`" for flag in option.flags)
-        default = "" if option.default is None else f"`{option.default}`"
-        yield f"| {flags} | {_value(option)} | {default} | {option.help} |"
+        flags = ", ".join(f"`{flag}`" for flag in option.spellings)
+        default = "" if option.default is None else f"`{option.show(option.default)}`"
+        variable = f"`{option.variable}`" if option.variable else ""
+        yield f"| {flags} | {_value(option)} | {default} | {variable} | {option.help} |"
 
 
 def _value(option: Option) -> str:
+    if option.is_switch:
+        return "none"
+    if option.bare is not None:
+        return " ".join(f"`={choice}`" for choice in option.choices) + " or none"
     if option.choices:
         return " ".join(f"`{choice}`" for choice in option.choices)
     if option.kind is not int:

@@ -9,6 +9,7 @@ printed beside the median.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -136,7 +137,7 @@ def main() -> None:
         report(f"prefill {tokens}", [tokens / each for each in seconds])
     if options.profile:
         for rows in (1, 16):
-            profile(f"decode {rows}", lambda rows=rows: bench.decode(rows, 32, 24))
+            profile(f"decode {rows}", functools.partial(bench.decode, rows, 32, 24))
         profile("prefill 512", lambda: bench.prefill(512))
 
 

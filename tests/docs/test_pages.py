@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS
+from luce.cli.launch import LAUNCH_OPTIONS
+from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -65,8 +66,9 @@ def test_the_map_names_every_package() -> None:
 def test_named_flags_exist(page: Path) -> None:
     if page.name == "differences.md":
         return  # it also names flags that we do not have
-    known = {flag for option in LISTENER_OPTIONS + MODEL_OPTIONS for flag in option.flags}
-    known |= {"--model", "--demo", "--help", "--version", "--json", "--check"}
+    options = LAUNCH_OPTIONS + LISTENER_OPTIONS + MODEL_OPTIONS
+    known = {flag for option in options for flag in option.spellings}
+    known |= {"--model", "--demo", "--help", "--version", "--json", "--check", "--x", "--no-x"}
     named = names_in(page, r"^(--[a-z][a-z-]+)")
     assert [flag for flag in named if flag not in known] == []
 

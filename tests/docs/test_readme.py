@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from luce.cli.main import resolve
+from luce.cli.launch import read_launch
+from luce.cli.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
@@ -111,9 +112,9 @@ def test_the_curl_that_the_server_prints(served: tuple[int, Path]) -> None:
 def test_the_example_with_several_models_is_accepted() -> None:
     command = shlex.split(block_with("--model-name").replace("\\\n", " "))
     assert command[0] == "luce_server"
-    loaded = resolve(command[1:])
-    assert command.count("--model") > 1
-    assert any("unused" in note for note in loaded.notes)
+    loaded = resolve(read_launch(command[1:]))
+    assert len(loaded.config.models) == command.count("--model") > 1
+    assert loaded.notes == ()
 
 
 def test_the_commands_are_targets_of_make() -> None:

@@ -9,10 +9,12 @@ from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 import httpx2
+import pytest
 
 from luce.config.model import ModelConfig
 from luce.errors import TemplateError
@@ -38,6 +40,13 @@ from luce.workers.handle import WorkerHandle, WorkerState
 CHAT = "/v1/chat/completions"
 END = 0
 """The byte that is an end token."""
+
+
+LOOPS = [
+    pytest.param(("asyncio", {"use_uvloop": use_uvloop}), id="uvloop" if use_uvloop else "asyncio")
+    for use_uvloop in ([False, True] if find_spec("uvloop") else [False])
+]
+"""The event loops a server may run on: their sockets end in different ways."""
 
 
 def chat_body(text: str = "hello", **fields: Any) -> dict[str, Any]:
@@ -122,6 +131,7 @@ class Rules:
     """Settings of a harness; short waits, small bodies."""
 
     queue_limit: int = 8
+    queue_timeout_s: float | None = None
     max_body_bytes: int = 100_000
     upload_stall_s: float = 5.0
     keep_alive_interval_s: float = 5.0
@@ -156,7 +166,9 @@ class Harness:
             self.router,
         )
         self._executor = ThreadPoolExecutor(2)
-        self.generator = Generator(Admissions(self.router, self.served, self._executor))
+        self.generator = Generator(
+            Admissions(self.router, self.served, self._executor, self.rules.queue_timeout_s)
+        )
         body = BodyLimits(self.rules.max_body_bytes, self.rules.upload_stall_s, 30.0)
         rules = ClientRules(body, self.rules.keep_alive_interval_s, self.rules.stall_s)
         services = Services(self.router, self.served, self.generator, rules, 1_700_000_000)

@@ -32,8 +32,8 @@ async def test_whole_answer() -> None:
         ]
         assert body["usage"] == {
             "prompt_tokens": 5,
-            "completion_tokens": 5,
-            "total_tokens": 10,
+            "completion_tokens": 6,
+            "total_tokens": 11,
             "prompt_tokens_details": {"cached_tokens": 2},
         }
         await server.idle()
@@ -76,7 +76,7 @@ async def test_usage_chunk_only_on_request(options: object, num_usage: int) -> N
         if num_usage:
             assert events[-2] is with_usage[0]
             assert events[-3]["choices"][0]["finish_reason"] == "stop"
-            assert with_usage[0]["usage"]["total_tokens"] == 6
+            assert with_usage[0]["usage"]["total_tokens"] == 7
 
 
 async def test_stream_options_without_stream_are_ignored() -> None:
@@ -238,9 +238,7 @@ async def test_http_1_0_client_and_lower_case_query() -> None:
 
 async def test_request_id_is_the_clients_if_usable() -> None:
     async with Harness() as server:
-        first = await server.client.post(
-            CHAT, json=chat_body(), headers={"x-request-id": "mine-1"}
-        )
+        first = await server.client.post(CHAT, json=chat_body(), headers={"x-request-id": "mine-1"})
         assert first.headers["x-request-id"] == "mine-1"
         again = await asyncio.gather(
             *(

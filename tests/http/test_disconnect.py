@@ -6,9 +6,10 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from http_harness import CHAT, FakeModel, Harness, chat_body, eventually
+from http_harness import CHAT, LOOPS, FakeModel, Harness, chat_body, eventually
 
 from luce.testing.fake_script import FakeScript
 from luce.testing.slow_reader import SlowReader
@@ -17,6 +18,11 @@ pytestmark = pytest.mark.anyio
 
 Leave = Callable[[SlowReader], None]
 LEAVES: list[Leave] = [SlowReader.close, SlowReader.reset]
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 async def request(client: SlowReader, text: str = "hello", **fields: object) -> None:
@@ -157,5 +163,3 @@ async def test_connection_with_unread_answer_counts_as_gone() -> None:
         await eventually(lambda: server.models[0].worker.in_flight == 1)
         sock.close()
         await server.idle()
-
-

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from http_harness import ByteText, Harness, Rules, eventually, events_of
+from http_harness import ByteText, Harness, Rules, events_of, eventually
 
 from luce.testing.fake_script import FakeScript
 
@@ -98,6 +98,23 @@ async def test_queue_limit_zero_never_waits() -> None:
         assert time.monotonic() - started < 1
         server.models[0].worker.release()
         assert (await running).status_code == 200
+
+
+async def test_wait_that_is_too_long_is_a_503() -> None:
+    async with Harness(HOLD_ONE, rules=Rules(queue_timeout_s=0.2)) as server:
+        running = asyncio.create_task(server.ask("run"))
+        await eventually(lambda: server.in_flight() == 1)
+        started = time.monotonic()
+        refused = await server.ask("wait")
+        assert 0.15 < time.monotonic() - started < 3
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert "within 0.2 s" in refused.json()["error"]["message"]
+        assert refused.headers["retry-after"]
+        assert server.router.num_waiting == 0
+        server.models[0].worker.release()
+        assert (await running).status_code == 200
+        await server.idle()
 
 
 async def test_room_that_appears_without_a_retirement_is_noticed() -> None:

@@ -58,9 +58,7 @@ async def test_errors_become_the_sdks_classes() -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             await create(model="m", messages=[{"role": "user", "content": "x" * 99}])
         assert caught.value.code == "context_length_exceeded"
-        held = await create(
-            model="m", messages=[{"role": "user", "content": "x"}], stream=True
-        )
+        held = await create(model="m", messages=[{"role": "user", "content": "x"}], stream=True)
         await eventually(lambda: server.in_flight() == 1)
         with pytest.raises(openai.InternalServerError) as overloaded:
             await create(model="m", messages=[{"role": "user", "content": "x"}])

@@ -104,7 +104,7 @@ def start_stream(url: str) -> tuple[threading.Thread, list[str]]:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20) as answer:
             for line in answer.iter_lines():
-                lines.append(line)
+                lines.extend([line])  # One by one: the test reads along.
 
     thread = threading.Thread(target=read)
     thread.start()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from typing import Any
 
 import pytest
-from http_harness import CHAT, Harness, Rules, chat_body, eventually
+from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, eventually
 
 from luce.listener import sse
 from luce.testing.fake_script import FakeScript
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.anyio
 
 LONG = FakeScript(reply=[97] * 60_000, tokens_per_step=20, max_ctx=70_000, kv_pool_tokens=10**6)
 """About 0.6 MB of events in 3,000 chunks; more than loopback's buffers take from a small window."""
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 async def request(server: Harness, client: object, **fields: object) -> None:
@@ -111,9 +117,7 @@ async def test_whole_answer_to_a_stalled_reader_is_dropped(
 
 async def test_slow_reader_never_delays_another(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink_send_buffers(monkeypatch)
-    script = FakeScript(
-        reply=[97] * 3000, tokens_per_step=20, token_delay_s=0.001, max_ctx=20_000
-    )
+    script = FakeScript(reply=[97] * 3000, tokens_per_step=20, token_delay_s=0.001, max_ctx=20_000)
     async with Harness(script, rules=Rules(stall_s=60)) as server:
         async with server.slow_reader() as client:
             await request(server, client, stream=True)

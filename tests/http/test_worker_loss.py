@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from http_harness import Harness, eventually, events_of, text_of
+from http_harness import Harness, events_of, eventually, text_of
 
 from luce.errors import ShuttingDown
 from luce.testing.fake_script import FakeScript

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,9 +20,9 @@ from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 GREEDY = SamplingParams(max_tokens=1 << 20)
 
 
-def load_engine(path: Path, **options: object) -> Engine:
+def load_engine(path: Path, **options: Any) -> Engine:
     """An engine on one thread: the models are tiny and tests run side by side."""
-    values: dict[str, object] = {"threads": 1, "max_concurrency": 16, **options}
+    values: dict[str, Any] = {"threads": 1, "max_concurrency": 16, **options}
     return Engine.load(EngineOptions(path=path, **values), lambda *_: None)
 
 
@@ -137,8 +138,8 @@ class Driver:
                 self._release(each)
             elif count and count == request.preempt_at:
                 self._release(each)
-                request.preempt_at = None
-                waiting.insert(0, replace_arrival(request))
+                request.preempt_at, request.arrival = None, 0
+                waiting.insert(0, request)
             else:
                 remaining.append(each)
         return remaining
@@ -146,12 +147,6 @@ class Driver:
     def _release(self, running: _Running) -> None:
         self._free_blocks.extend(reversed(running.blocks))
         self._free_rows.append(running.row)
-
-
-def replace_arrival(request: Request) -> Request:
-    """The same request, due at once."""
-    request.arrival = 0
-    return request
 
 
 def all_logits(
@@ -178,7 +173,7 @@ def all_logits(
 def mixed_logits(engine: Engine, items: Sequence[ScheduledSequence]) -> list[torch.Tensor]:
     """Logits of every token of one mixed step, by item."""
     logits = _logits(engine, items)
-    return list(logits.split([item.num_tokens for item in items]))
+    return list(torch.split_with_sizes(logits, [item.num_tokens for item in items]))
 
 
 def _logits(engine: Engine, items: Sequence[ScheduledSequence]) -> torch.Tensor:

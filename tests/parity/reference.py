@@ -17,7 +17,8 @@ def reference_model(folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()
+    model.train(False)
+    return model
 
 
 def reference_logits(model: Any, token_ids: Sequence[int]) -> torch.Tensor:

@@ -88,7 +88,8 @@ def reference(demo_model: Path) -> Any:
         # Buffers made on the meta device hold nothing; the rotary module is built again.
         model.model.rotary_emb = type(model.model.rotary_emb)(config)
     assert not any(parameter.is_meta for parameter in model.parameters())
-    return model.eval()
+    model.train(False)
+    return model
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,7 @@ def ahead(router: Router, name: str, of: Ticket | None) -> list[Ticket]:
     queue = router._queue
     earlier = queue[: queue.index(of)] if of in queue else queue
     return [
-        t
-        for t in earlier
-        if name in t.fits and (t.place is Place.WAITING or name in t.refused_by)
+        t for t in earlier if name in t.fits and (t.place is Place.WAITING or name in t.refused_by)
     ]
 
 
@@ -135,9 +133,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     def admitted(self) -> list[Reservation]:
         return [
-            r
-            for r in self.held
-            if r.state in (ReservationState.ADMITTED, ReservationState.RETIRED)
+            r for r in self.held if r.state in (ReservationState.ADMITTED, ReservationState.RETIRED)
         ]
 
     # --- events ------------------------------------------------------------------------
@@ -151,7 +147,10 @@ class RouterMachine(RuleBasedStateMachine):
         self.look(request)
 
     @precondition(lambda self: self.submitted())
-    @rule(data=st.data(), answer=st.sampled_from(["admit", "busy", "never", "fail", "die"]))
+    @rule(
+        data=st.data(),
+        answer=st.sampled_from(["admit", "admit", "busy", "busy", "never", "fail", "die"]),
+    )
     def worker_answers(self, data: st.DataObject, answer: str) -> None:
         request = data.draw(st.sampled_from(self.submitted()))
         reservation, ticket = request.reservation, request.ticket
@@ -285,4 +284,4 @@ def finish(reservation: Reservation) -> None:
 
 
 TestRouter = RouterMachine.TestCase
-TestRouter.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestRouter.settings = settings(max_examples=600, stateful_step_count=50, deadline=None)

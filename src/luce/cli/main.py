@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-from luce.cli.blocks import Block, CommandLine, split_blocks
-from luce.cli.demo import find_demo_model
-from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS, parse_words, repeated_flags
-from luce.config.load import Loaded, load_config
+from luce.cli.launch import read_launch
+from luce.cli.resolve import locate_demo, resolve
+from luce.config.load import Loaded
 from luce.errors import StartupError, UsageError
 
 INTERRUPTED = 130
@@ -39,57 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _guarded("luce", lambda: _run_subcommand(words))
 
 
-def resolve(argv: Sequence[str]) -> Loaded:
-    """Turn the words of a `luce_server` command into a checked configuration.
-
-    Every block is parsed and checked, served or not, before any model file is touched.
-
-    Raises:
-        UsageError: anything wrong; names the block and its model.
-    """
-    line = split_blocks(argv)
-    listener = parse_words(line.prelude, LISTENER_OPTIONS, "before the first model")
-    models = []
-    for block in line.blocks:
-        values = _parse_block(block)
-        if block.number == 1:
-            for option in LISTENER_OPTIONS:
-                if option.field in values:
-                    listener[option.field] = values.pop(option.field)
-        models.append(values)
-    loaded = load_config(listener, models)
-    return Loaded(loaded.config, (*_repetition_notes(line), *loaded.notes))
-
-
-def _parse_block(block: Block) -> dict[str, Any]:
-    values = parse_words(block.arguments, _allowed(block), block.label)
-    values["path"] = find_demo_model() if block.path is None else Path(block.path)
-    return values
-
-
-def _allowed(block: Block) -> tuple[Any, ...]:
-    return MODEL_OPTIONS + LISTENER_OPTIONS if block.number == 1 else MODEL_OPTIONS
-
-
-def _repetition_notes(line: CommandLine) -> list[str]:
-    return [
-        f"{block.label}: {flag} is written more than once; the last one counts"
-        for block in line.blocks
-        for flag in repeated_flags(block.arguments, _allowed(block))
-    ]
-
-
 def _serve(argv: list[str]) -> int:
     if _wants(argv, *_HELP_FLAGS):
         return _print_server_help()
     if _wants(argv, _VERSION_FLAG):
         return _print_version("luce_server")
-    loaded = resolve(argv)
+    launch = read_launch(argv)
+    loaded = resolve(launch, os.environ)
     for note in loaded.notes:
         print(f"luce_server: note: {note}", file=sys.stderr)
+    if launch.print_config is not None:
+        return _print_config(loaded, launch.print_config)
+    config = locate_demo(loaded.config)
     from luce.listener.server import serve
 
-    return serve(loaded.config)
+    return serve(config)
 
 
 def _run_subcommand(argv: list[str]) -> int:
@@ -141,6 +102,13 @@ def _print_server_help() -> int:
     from luce.cli.help import server_help
 
     print(server_help())
+    return 0
+
+
+def _print_config(loaded: Loaded, form: str) -> int:
+    from luce.cli.print_config import config_json, config_text
+
+    print(config_json(loaded) if form == "json" else config_text(loaded))
     return 0
 
 

@@ -1,108 +1,16 @@
-"""Command-line options generated from the metadata of the configuration's fields.
-
-The dataclasses of `luce.config` are the one source: parsers, `--help` and `docs/flags.md` are
-made from them, so a flag cannot be parsed and undocumented, or documented and unknown.
-"""
+"""Parses the words of one block by the option table of `luce.config`."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, NoReturn
 
-from luce.config.listener import ListenerConfig
-from luce.config.model import ModelConfig
+from luce.cli.launch import LAUNCH_OPTIONS
+from luce.config.option import BadValue, Option
+from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS, suggest
 from luce.errors import UsageError
-
-MAX_INTEGER = 2**31 - 1
-"""Largest integer any option takes: far above every sensible count, far below what overflows
-a message field or a tensor index."""
-
-_MAX_DIGITS = 20
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option, as read from a configuration field.
-
-    Attributes:
-        field: the field's name, which is also the key of its parsed value.
-        kind: the type of its value: str, int or Path.
-        default: the field's default; None means "from the file or the machine".
-    """
-
-    field: str
-    flags: tuple[str, ...]
-    kind: type
-    default: Any
-    help: str
-    unit: str
-    metavar: str
-    minimum: int | None
-    maximum: int | None
-    choices: tuple[str, ...]
-
-    @property
-    def value_word(self) -> str:
-        """What stands for the value in help texts: `N`, `PATH`, `auto|float32`."""
-        return "|".join(self.choices) or self.metavar
-
-    @property
-    def lowest(self) -> int:
-        """Smallest integer it takes."""
-        return self.minimum or 0
-
-    @property
-    def highest(self) -> int:
-        """Largest integer it takes."""
-        return MAX_INTEGER if self.maximum is None else self.maximum
-
-    def parse(self, text: str) -> Any:
-        """Turn a command-line word into the field's value.
-
-        Raises:
-            argparse.ArgumentTypeError: not of the kind, out of range, or no choice.
-        """
-        if self.choices and text not in self.choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(self.choices)}")
-        if self.kind is int:
-            return self._parse_integer(text)
-        if not text:
-            raise argparse.ArgumentTypeError("the value is empty")
-        return self.kind(text)
-
-    def _parse_integer(self, text: str) -> int:
-        if not _INTEGER.fullmatch(text):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-        if len(text) > _MAX_DIGITS or not self.lowest <= int(text) <= self.highest:
-            raise argparse.ArgumentTypeError(
-                f"{text[:_MAX_DIGITS]} is out of range, {self.lowest} to {self.highest}"
-            )
-        return int(text)
-
-
-@cache
-def options_of(config: type) -> tuple[Option, ...]:
-    """The options of a configuration dataclass, in the order of its fields."""
-    hints = get_type_hints(config)
-    found = []
-    for entry in fields(config):
-        if "flags" not in entry.metadata:
-            continue
-        kinds = [kind for kind in get_args(hints[entry.name]) if kind is not type(None)]
-        kind = kinds[0] if kinds else hints[entry.name]
-        default = None if entry.default is MISSING else entry.default
-        found.append(Option(field=entry.name, kind=kind, default=default, **entry.metadata))
-    return tuple(found)
-
-
-LISTENER_OPTIONS = options_of(ListenerConfig)
-MODEL_OPTIONS = options_of(ModelConfig)
 
 
 def parse_words(words: Sequence[str], options: Sequence[Option], where: str) -> dict[str, Any]:
@@ -122,7 +30,7 @@ def parse_words(words: Sequence[str], options: Sequence[Option], where: str) -> 
     """
     parser = _Parser(where)
     for option in options:
-        parser.add_option(option)
+        add_option(parser, option)
     values, rest = parser.parse_known_args(list(words))
     if "--" in words:
         rest = ["--"]
@@ -137,8 +45,33 @@ def repeated_flags(words: Sequence[str], options: Sequence[Option]) -> list[str]
     return [
         option.flags[0]
         for option in options
-        if sum(written.count(flag) for flag in option.flags) > 1
+        if sum(written.count(flag) for flag in option.spellings) > 1
     ]
+
+
+def add_option(parser: argparse.ArgumentParser, option: Option, **extra: Any) -> None:
+    """Let `parser` take `option`; `extra` goes to `add_argument`."""
+    if option.is_switch:
+        for flags, value in ((option.flags, True), (option.negations, False)):
+            parser.add_argument(*flags, dest=option.field, action="store_const", const=value)
+        return
+    parser.add_argument(
+        *option.flags,
+        dest=option.field,
+        type=_argument_type(option),
+        metavar=option.value_word,
+        **extra,
+    )
+
+
+def _argument_type(option: Option) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except BadValue as problem:
+            raise argparse.ArgumentTypeError(str(problem)) from problem
+
+    return parse
 
 
 class _Parser(argparse.ArgumentParser):
@@ -148,10 +81,6 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
         self._where = where
 
-    def add_option(self, option: Option) -> None:
-        parse: Callable[[str], Any] = option.parse
-        self.add_argument(*option.flags, dest=option.field, type=parse, metavar=option.metavar)
-
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self._where}: {_plain(message)}")
 
@@ -159,6 +88,9 @@ class _Parser(argparse.ArgumentParser):
 def _plain(message: str) -> str:
     """`argument --port: expected one argument` → `--port needs a value`."""
     message = message.removeprefix("argument ")
+    message = re.sub(
+        r": ignored explicit argument .*$", " takes no value", message, flags=re.DOTALL
+    )
     return re.sub(r": expected one argument$", " needs a value", message)
 
 
@@ -171,10 +103,11 @@ def _explain_stray(word: str, allowed: Sequence[Option]) -> str:
         return f"{flag} belongs in the first model block"
     if flag in _flags(MODEL_OPTIONS):
         return f"{flag} belongs to a model: write it after that model's path"
-    close = difflib.get_close_matches(flag, _flags(allowed), n=1, cutoff=0.75)
-    hint = f"; did you mean {close[0]}?" if close else "; --help lists all options"
+    known = [known[2:] for known in _flags([*LAUNCH_OPTIONS, *allowed])]
+    meant = suggest(flag.lstrip("-"), known)
+    hint = f"; did you mean --{meant}?" if meant else "; --help lists all options"
     return f"unknown option {flag}{hint}"
 
 
 def _flags(options: Sequence[Option]) -> list[str]:
-    return [flag for option in options for flag in option.flags]
+    return [flag for option in options for flag in option.spellings]

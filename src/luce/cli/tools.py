@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from luce.cli.options import MODEL_OPTIONS
+from luce.cli.options import add_option
+from luce.config.table import MODEL_OPTIONS
 from luce.errors import UsageError
 
 
@@ -64,14 +65,7 @@ def bench_arguments(argv: Sequence[str]) -> BenchArguments:
     parser.add_argument("paths", metavar="MODEL", type=_path, nargs="+", help="GGUF or folder")
     for option in MODEL_OPTIONS:
         if option.field in _ENGINE_FIELDS:
-            parser.add_argument(
-                *option.flags,
-                dest=option.field,
-                type=option.parse,
-                default=option.default,
-                metavar=option.value_word,
-                help=option.help,
-            )
+            add_option(parser, option, default=option.default, help=option.help)
     values = parser.parse_args(list(argv))
     return BenchArguments(tuple(values.paths), values.threads, values.dtype, values.target_device)
 

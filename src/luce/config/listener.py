@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luce.config.model import ModelConfig, option
+from luce.config.forms import check_host
+from luce.config.model import ModelConfig
+from luce.config.option import option
+from luce.config.routing import RoutingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """Where the server listens and how it treats clients; resolved once, never mutated."""
 
-    host: str = option("127.0.0.1", "--host", metavar="ADDRESS", help="Address to listen on.")
+    host: str = option(
+        "127.0.0.1",
+        "--host",
+        metavar="ADDRESS",
+        variable="LUCE_HOST",
+        check=check_host,
+        help="Address to listen on.",
+    )
     port: int = option(
         8080,
         "--port",
         metavar="N",
         minimum=0,
         maximum=65535,
+        variable="LUCE_PORT",
         help="Port to listen on; 0 picks a free one and prints it.",
     )
     routing_queue_limit: int = option(
@@ -26,6 +37,15 @@ class ListenerConfig:
         metavar="N",
         minimum=0,
         help="Requests that may wait for room; one more is answered 503. 0: never wait.",
+    )
+    routing_queue_timeout_s: int = option(
+        0,
+        "--routing-queue-timeout-s",
+        metavar="N",
+        unit="seconds",
+        minimum=0,
+        help="A request that has waited this long for room is answered 503. 0: it may wait for "
+        "ever.",
     )
     max_body_mib: int = option(
         64, "--max-body-mib", metavar="N", unit="MiB", minimum=1, help="Largest request body."
@@ -58,7 +78,12 @@ class ListenerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Everything one `luce_server` command said."""
+    """Everything one `luce_server` command said.
+
+    Attributes:
+        models: the ones that load, in the order requests try them: the primary first.
+    """
 
     listener: ListenerConfig
     models: tuple[ModelConfig, ...]
+    routing: RoutingConfig = RoutingConfig()

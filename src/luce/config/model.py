@@ -1,45 +1,34 @@
-"""Options of one model block, each with its flag, help and scope: the one source for
-the command line, its help text and `docs/flags.md`."""
+"""Options of one model block."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from luce.config.device import parse_device
+from luce.config.forms import check_model_name
+from luce.config.option import option
 
-def option(
-    default: Any,
-    *flags: str,
-    help: str,  # noqa: A002 - argparse's word
-    unit: str = "",
-    metavar: str = "",
-    minimum: int | None = None,
-    maximum: int | None = None,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """A dataclass field that is also a command-line option; read by `cli.options`."""
-    return field(
-        default=default,
-        metadata={
-            "flags": flags,
-            "help": help,
-            "unit": unit,
-            "metavar": metavar,
-            "minimum": minimum,
-            "maximum": maximum,
-            "choices": choices,
-        },
-    )
+DEMO_MODEL = Path("--demo")
+"""Stands for the path of the demo model until the command line has looked it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """One `--model` block, resolved once, never mutated. `None` = from the file or machine."""
+    """One `--model` block, resolved once, never mutated. `None` = from the file or machine.
+
+    Attributes:
+        path: the model's file or folder.
+    """
 
     path: Path
     name: str = option(
-        "luce", "--model-name", metavar="NAME", help="Name in /v1/models, answers and routing."
+        "luce",
+        "--model-name",
+        metavar="NAME",
+        variable="LUCE_MODEL_NAME",
+        check=check_model_name,
+        help="Name in /v1/models, answers and routing.",
     )
     max_ctx: int | None = option(
         None,
@@ -47,6 +36,7 @@ class ModelConfig:
         metavar="N",
         unit="tokens",
         minimum=16,
+        variable="LUCE_MAX_CTX",
         help="Longest sequence, prompt and output. Default: the model's context, at most 8192.",
     )
     max_concurrency: int = option(
@@ -72,6 +62,7 @@ class ModelConfig:
         metavar="N",
         unit="tokens",
         minimum=1,
+        variable="LUCE_DEFAULT_MAX_TOKENS",
         help="Output cap when a request names none. Default: the room the context leaves.",
     )
     max_tokens: int | None = option(
@@ -92,7 +83,9 @@ class ModelConfig:
         "cpu",
         "--target-device",
         metavar="DEVICE",
-        help="Where the model lives: cpu, cpu:N, cuda:N or hip:N.",
+        variable="LUCE_TARGET_DEVICE",
+        check=parse_device,
+        help="Where the model lives: cpu, cpu:N, cuda:N or hip:N. Several models may share one.",
     )
     dtype: str = option(
         "auto",
@@ -117,6 +110,11 @@ class ModelConfig:
         minimum=16,
         maximum=65536,
         help="Most prompt tokens computed in one step.",
+    )
+    prefix_cache: bool = option(
+        True,
+        "--prefix-cache",
+        help="Keep the KV blocks of past prompts and reuse them where a new prompt begins alike.",
     )
 
     @property

@@ -9,3 +9,6 @@ import os
 # time slice at every wait: measured with two cores and one busy neighbour, 2 tokens a second at
 # one row against 33 with 4000 turns (about 50 us); on an idle machine there is no difference.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
+# Decoding reads all weights once a step; with pages of 2 MiB that is 8 % faster (27.6 ms instead
+# of 29.7 at one row).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

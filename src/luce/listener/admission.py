@@ -58,15 +58,23 @@ class Admitted:
 class Admissions:
     """Admits requests; one per server."""
 
-    def __init__(self, router: Router, models: ServedModels, executor: Executor) -> None:
+    def __init__(
+        self,
+        router: Router,
+        models: ServedModels,
+        executor: Executor,
+        queue_timeout_s: float | None = None,
+    ) -> None:
         """Args:
         router: gives out capacity.
         models: who can serve.
         executor: where prompts are rendered and tokenised.
+        queue_timeout_s: how long a request may wait for room; None = for ever.
         """
         self.router = router
         self.models = models
         self.executor = executor
+        self.queue_timeout_s = queue_timeout_s
         self._settling: set[asyncio.Task[None]] = set()
 
     async def admit(self, call: GenerationCall, context: RequestContext) -> Admitted:
@@ -112,6 +120,7 @@ class _Admission:
         self._call = call
         self._context = context
         self._prepared: dict[str, Prepared] = {}
+        self._deadline: float | None = None
 
     async def run(self) -> Admitted:
         while True:
@@ -129,9 +138,20 @@ class _Admission:
                 reservation = self._router.try_reserve(self._ticket, name)
                 if reservation is not None:
                     return reservation
-            granted = await _wait(self._router, self._ticket)
+            granted = await self._wait()
             if granted is not None:
                 return granted
+
+    async def _wait(self) -> Reservation | None:
+        """Wait for room, counting from the first time; None = there are models to look at."""
+        timeout_s = self._admissions.queue_timeout_s
+        if timeout_s is not None and self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await _answer(self._router, self._ticket)
+        except TimeoutError:
+            raise self._router.overloaded(f"No model had room within {timeout_s:g} s.") from None
 
     async def _check(self, name: str) -> bool:
         """Prepare the request for a model; False if the model can never hold it."""
@@ -233,8 +253,8 @@ class _FutureWaiter:
             self.answer.set_result(None)
 
 
-async def _wait(router: Router, ticket: Ticket) -> Reservation | None:
-    """Wait for the router's answer; None = there are other models to look at."""
+async def _answer(router: Router, ticket: Ticket) -> Reservation | None:
+    """The router's answer to a wait; None = there are other models to look at."""
     waiter = _FutureWaiter()
     router.wait(ticket, waiter)
     try:

@@ -80,7 +80,13 @@ class ListenerProcess:
             self._router,
         )
         self._executor = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="prompt")
-        self._generator = Generator(Admissions(self._router, self._models, self._executor))
+        admissions = Admissions(
+            self._router,
+            self._models,
+            self._executor,
+            config.listener.routing_queue_timeout_s or None,
+        )
+        self._generator = Generator(admissions)
         services = Services(
             self._router,
             self._models,

@@ -73,9 +73,7 @@ class Shutdown:
         """Wait for it; False if it has not ended in time and nobody forces us on."""
         forced = asyncio.ensure_future(self.force.wait())
         try:
-            await asyncio.wait(
-                {what, forced}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({what, forced}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             forced.cancel()
         return what.done() or self.force.is_set()

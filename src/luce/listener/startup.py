@@ -29,6 +29,7 @@ def load_spec(config: ModelConfig) -> LoadSpec:
         max_concurrency=config.max_concurrency,
         kv_pool_tokens=config.kv_pool_tokens,
         chunk=config.chunk,
+        prefix_cache=config.prefix_cache,
     )
 
 

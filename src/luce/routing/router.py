@@ -99,6 +99,13 @@ class Router:
         """Snapshot of every model, by priority."""
         return [model.view() for model in self._models.values()]
 
+    def overloaded(self, message: str) -> QueueFull:
+        """The refusal of a request that cannot wait, or not any longer."""
+        ahead = len(self._queue) + 1
+        return QueueFull(
+            message, retry_after_s=self._drain_rate.retry_after_s(self._clock_s(), ahead)
+        )
+
     # --- what happens to models ----------------------------------------------------------
 
     def update_model(self, name: str, state: ServingState, capacity: int) -> None:
@@ -188,7 +195,8 @@ class Router:
         self.candidates(ticket)
         if not ticket.queued:
             if len(self._queue) >= self._queue_limit:
-                raise self._queue_full()
+                full = " and the queue is full" if self._queue_limit else ""
+                raise self.overloaded(f"All models are busy{full}.")
             self._queue.append(ticket)
             ticket.queued = True
         ticket.place, ticket.waiter = Place.WAITING, waiter
@@ -287,15 +295,6 @@ class Router:
         if ticket.queued:
             self._queue.remove(ticket)
             ticket.queued = False
-
-    def _queue_full(self) -> QueueFull:
-        ahead = len(self._queue) + 1
-        return QueueFull(
-            "All models are busy and the queue is full."
-            if self._queue_limit
-            else "All models are busy.",
-            retry_after_s=self._drain_rate.retry_after_s(self._clock_s(), ahead),
-        )
 
 
 def _stopping() -> ShuttingDown:

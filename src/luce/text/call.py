@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from luce.text.reasoning import ReasoningRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,31 @@ class SamplingOverrides:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool the model may call.
+
+    Attributes:
+        parameters: JSON schema of the arguments, an object's.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The tool choice that leaves one tool."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationCall:
     """One request, decoded and validated, not yet rendered for any model.
 
@@ -49,6 +76,12 @@ class GenerationCall:
         stream: whether events are sent as they come.
         include_usage: whether a stream ends with a usage frame.
         template_kwargs: extra variables for the chat template.
+        tools: what the model may call; names differ.
+        tool_choice: "none": tools are not offered and no output is taken for a call. That
+            "required" and a named tool are obeyed is up to the sampler's grammar; here a named
+            tool is the only one whose calls are taken.
+        parallel_tool_calls: False ends the generation with its first call.
+        reasoning: None: the answer is not split, reasoning comes as text as the model wrote it.
     """
 
     model: str | None
@@ -59,3 +92,7 @@ class GenerationCall:
     stream: bool = False
     include_usage: bool = False
     template_kwargs: dict[str, Any] = field(default_factory=dict)
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    reasoning: ReasoningRequest | None = None

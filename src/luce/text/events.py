@@ -1,4 +1,7 @@
-"""What happens to one generation, in order: Started, TextDelta*, then Finished or Failed."""
+"""What happens to one generation, in order: Started, deltas, then Finished or Failed.
+
+Reasoning, text and tool calls may alternate; the deltas of one call are never interrupted.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ from typing import Literal
 
 from luce.errors import ApiError
 
-FinishKind = Literal["stop", "length"]
+FinishKind = Literal["stop", "length", "tool_calls"]
+"""Workers say "stop" and "length"; "tool_calls" is a "stop" that left complete calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens as reported to the client; overshoot past a stop string is not counted."""
+    """Tokens as reported to the client; overshoot past a stop string is not counted.
+
+    Attributes:
+        reasoning_tokens: how many of the completion's tokens were reasoning, tags included.
+    """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,40 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More reasoning; never empty, never part of a tag. Only when the call asked for reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The model calls a tool; comes once for each call.
+
+    Attributes:
+        index: 0, 1, 2 in order of the calls.
+        call_id: `call_` and 24 hexadecimal digits, unique.
+        name: a declared tool.
+    """
+
+    index: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of a call's arguments.
+
+    Joined they are a JSON object. A generation that ends inside a call leaves the beginning of
+    one, and does not finish with "tool_calls" on its account.
+    """
+
+    index: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The one terminal event of a generation that went well."""
 
@@ -50,4 +93,6 @@ class Failed:
     error: ApiError
 
 
-GenEvent = Started | TextDelta | Finished | Failed
+GenEvent = (
+    Started | TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta | Finished | Failed
+)

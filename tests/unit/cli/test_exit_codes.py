@@ -57,6 +57,52 @@ def test_directory_without_config(tmp_path: Path) -> None:
     assert_refused(run_server(tmp_path, "--port", "0"), 3, "config.json")
 
 
+def two_blocks(first: Path, second: Path) -> list[str | Path]:
+    """Two blocks that may be balanced, on a free port."""
+    return ["--model", first, "--model-name", "big", "--target-device", "cpu:0", "--port", "0",
+            "--model", second, "--model-name", "small", "--target-device", "cpu:0"]  # fmt: skip
+
+
+@pytest.mark.parametrize("refusal", ["--specla", "--next-model=x", "--port=1", "--chunk=1"])
+def test_balanced_blocks_are_refused_before_a_file_is_touched(refusal: str, tmp_path: Path) -> None:
+    missing = two_blocks(tmp_path / "missing.gguf", tmp_path / "missing-too.gguf")
+    result = run_server("--load-balancing", *missing, refusal)
+    assert_refused(result, 2, "block 2 (small)", refusal.split("=")[0])
+
+
+def test_balanced_blocks_that_are_right_reach_loading(model: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.gguf"
+    result = run_server(*two_blocks(model, missing), "--load-balancing")
+    assert_refused(result, 3, str(missing))
+
+
+def test_an_unused_block_is_never_loaded(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    result = run_server(*two_blocks(first, second))
+    assert result.returncode == 3
+    assert "unused without --load-balancing: block 2 (small)" in result.stderr
+    assert str(first) in result.stderr
+    assert str(second) not in result.stderr
+
+
+def test_a_configuration_file_that_is_right_reaches_loading(tmp_path: Path) -> None:
+    file = tmp_path / "luce.toml"
+    file.write_text("port = 0\n[[model]]\nmodel = 'missing.gguf'")
+    assert_refused(run_server("--config", file), 3, str(tmp_path / "missing.gguf"))
+    file.write_text("prot = 0\n[[model]]\nmodel = 'missing.gguf'")
+    assert_refused(run_server("--config", file), 2, str(file), "unknown key prot; write port")
+
+
+@pytest.mark.parametrize("words", [["--host", "999.1.1.1"], ["--port", "70000"]])
+def test_an_address_that_cannot_be_is_refused_within_a_second(
+    words: list[str], tmp_path: Path
+) -> None:
+    begin = time.monotonic()
+    result = run_server(tmp_path / "missing.gguf", *words)
+    assert time.monotonic() - begin < 2
+    assert_refused(result, 2, *words)
+
+
 def test_port_in_use_is_noticed_before_the_model_is_read(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -83,8 +129,8 @@ def test_help_comes_at_once() -> None:
 def test_nothing_heavy_is_imported_for_the_command_line() -> None:
     heavy = ("torch", "rich", "numpy", "starlette", "uvicorn", "msgspec", "tokenizers")
     code = (
-        "import sys; from luce.cli.main import resolve, server_main; resolve(['m.gguf']);"
-        f"server_main(['--help']); print([name for name in {heavy!r} if name in sys.modules])"
+        "import sys; from luce.cli.main import server_main;"
+        f"server_main(['m.gguf', '--print-config']); server_main(['--help']); print([name for name in {heavy!r} if name in sys.modules])"
     )
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -7,21 +7,32 @@ import re
 import pytest
 
 from luce.cli.help import luce_help, server_help
-from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS
+from luce.cli.launch import LAUNCH_OPTIONS
+from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS
 from luce.errors import StartupError
 
+ALL = LAUNCH_OPTIONS + LISTENER_OPTIONS + MODEL_OPTIONS
 
-def test_every_option_is_listed_with_its_default() -> None:
+
+def test_every_option_is_listed_with_default_and_variable() -> None:
     text = " ".join(server_help().split())
-    for option in LISTENER_OPTIONS + MODEL_OPTIONS:
-        assert f"{', '.join(option.flags)} {option.value_word}" in text
-        assert " ".join(option.help.split()) in text
-        if option.default is not None:
-            assert f"(default: {option.default})" in text
+    for option in ALL:
+        notes = [] if option.default is None else [f"default: {option.show(option.default)}"]
+        notes += [option.variable] if option.variable else []
+        end = f" ({'; '.join(notes)})" if notes else ""
+        assert f"{option.synopsis} {' '.join(option.help.split())}{end}" in text
+
+
+def test_forms_without_and_with_an_optional_value() -> None:
+    text = server_help()
+    assert "\n  --prefix-cache, --no-prefix-cache\n" in text
+    assert "\n  --load-balancing, --no-load-balancing\n" in text
+    assert "\n  --print-config[=text|json]  " in text
+    assert "(default: off)" in text
 
 
 def test_no_flag_is_listed_that_does_not_exist() -> None:
-    known = {flag for option in LISTENER_OPTIONS + MODEL_OPTIONS for flag in option.flags}
+    known = {flag for option in ALL for flag in option.spellings}
     listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", server_help()))
     assert listed == known | {"--model", "--demo", "--help", "--version"}
 

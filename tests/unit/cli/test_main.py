@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from luce import __version__
-from luce.cli.main import INTERRUPTED, main, resolve, server_main
+from luce.cli.main import INTERRUPTED, main, server_main
 from luce.config.listener import ServerConfig
 from luce.errors import ModelFileError, StartupError, UsageError
 
@@ -78,8 +79,69 @@ def test_only_the_primary_is_served_and_the_rest_is_said(
     assert server_main("a --model-name big --model b --model-name small".split()) == 0
     assert [model.name for model in served[0].models] == ["big"]
     assert capsys.readouterr().err == (
-        "luce_server: note: only block 1 (big) is served; unused: block 2 (small)\n"
+        "luce_server: note: only block 1 (big) is served; unused without --load-balancing: "
+        "block 2 (small)\n"
     )
+
+
+TWO = "a --model-name big --target-device cpu:0 --model b --model-name small --target-device cpu:1"
+
+
+def test_with_balancing_all_models_reach_the_server(served: list[ServerConfig]) -> None:
+    line = f"--load-balancing {TWO} --load-balancing-primary-gpu cpu:1 --no-prefix-cache"
+    assert server_main(line.split()) == 0
+    assert [model.name for model in served[0].models] == ["small", "big"]
+    assert [model.prefix_cache for model in served[0].models] == [False, True]
+    assert served[0].routing.load_balancing
+
+
+def test_the_environment_is_read(
+    served: list[ServerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LUCE_PORT", "9123")
+    monkeypatch.setenv("LUCE_MODEL_NAME", "from-outside")
+    assert server_main(["m.gguf"]) == 0
+    assert (served[0].listener.port, served[0].models[0].name) == (9123, "from-outside")
+
+
+def test_a_configuration_file_reaches_the_server(
+    served: list[ServerConfig], tmp_path: Path
+) -> None:
+    file = tmp_path / "luce.toml"
+    file.write_text("port = 9123\n[[model]]\nmodel = 'm.gguf'")
+    assert server_main(["--config", str(file)]) == 0
+    assert (served[0].listener.port, served[0].models[0].path) == (9123, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("flag", ["--print-config", "--print-config=text"])
+def test_print_config_prints_and_serves_nothing(
+    flag: str, served: list[ServerConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server_main(f"{TWO} {flag}".split()) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("the launch\n  --load-balancing ")
+    assert "block 2 (small): unused" in output.out
+    assert output.err.startswith("luce_server: note: only block 1 (big) is served")
+    assert served == []
+
+
+def test_print_config_as_json_is_json_alone(
+    served: list[ServerConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(f"serve {TWO} --print-config=json".split()) == 0
+    assert len(json.loads(capsys.readouterr().out)["models"]) == 2
+    assert served == []
+
+
+def test_print_config_of_the_demo_needs_no_demo(
+    served: list[ServerConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("luce.cli.demo.DEMO_PACKAGE", "no_such_package")
+    assert server_main(["--demo", "--print-config"]) == 0
+    assert "the demo model" in capsys.readouterr().out
+    assert served == []
 
 
 def test_a_repeated_option_is_said(
@@ -104,12 +166,19 @@ def test_a_repeated_option_is_said(
         ("m.gguf --model", "block 2: --model needs the path"),
         ("--max-ctx 512 --model m", "--max-ctx belongs to a model"),
         ("a --model b --model-name b --port 1", "block 2 (b): --port belongs in the first"),
-        ("a --model b", "block 1 (luce) and block 2 (luce)"),
+        ("--load-balancing a --model b", "block 1 (luce): --load-balancing needs a --target-"),
+        ("--load-balancing a", "needs two models or more; there is only block 1 (luce)"),
+        ("a --model-name x --model b --model-name X", "block 1 (x) and block 2 (X)"),
+        ("a --load-balancing-primary-gpu cuda:0", "matches no model block: block 1 (luce) is on"),
+        ("a --load-balancing-primary-gpu", "--load-balancing-primary-gpu needs a value"),
+        ("a --print-config --chunk 1", "block 1 (a): --chunk: 1 is out of range"),
+        ("--config nowhere.toml", "cannot read nowhere.toml: No such file or directory"),
         ("a --model b --model-name auto", "block 2 (auto)"),
         ("a --model b --model-name b --chunk 1", "block 2 (b): --chunk: 1 is out of range"),
-        ("a --target-device auto", "none of cpu, cpu:N, cuda:N, hip:N"),
+        ("a --target-device auto", "'auto' names no device"),
         ("a --primary-gpu cpu:0", "unknown option --primary-gpu"),
-        ("a --next-model b", "unknown option --next-model"),
+        ("a --next-model b", "unknown option --next-model; did you mean --model?"),
+        ("a --load-balancing-next-model b", "unknown option --load-balancing-next-model"),
         ("a b", "unexpected word 'b'"),
     ],
 )
@@ -200,10 +269,3 @@ def test_tool_errors_carry_the_command(
     _install(monkeypatch, "luce.cli.bench", bench=bench)
     assert main(["bench", "m.gguf"]) == 3
     assert capsys.readouterr().err == "luce: m.gguf: no such file\n"
-
-
-def test_resolve_checks_unused_blocks_and_keeps_the_primary() -> None:
-    loaded = resolve("a --model b --model-name b --threads 3".split())
-    assert len(loaded.config.models) == 1
-    with pytest.raises(UsageError, match=r"block 2 \(b\): --threads"):
-        resolve("a --model b --model-name b --threads 0".split())

@@ -1,80 +1,71 @@
-"""Rules over a whole configuration: names, devices, addresses."""
+"""Rules between model blocks: how many, names, devices."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from luce.config.check import check
-from luce.config.listener import ListenerConfig, ServerConfig
-from luce.config.model import ModelConfig
+from luce.config.block import ModelBlock
+from luce.config.check import check_blocks
+from luce.config.setting import Setting, Source
 from luce.errors import UsageError
 
+MakeBlocks = Callable[..., list[ModelBlock]]
 
-def server(*models: dict[str, Any], **listener: Any) -> ServerConfig:
-    return ServerConfig(
-        listener=ListenerConfig(**listener),
-        models=tuple(ModelConfig(path=Path("m.gguf"), **values) for values in models),
+
+def on_cpu(**values: Any) -> dict[str, Any]:
+    return {"target_device": "cpu:0"} | values
+
+
+@pytest.mark.parametrize("load_balancing", [False, True])
+def test_no_model(load_balancing: bool) -> None:
+    with pytest.raises(UsageError, match="no model given"):
+        check_blocks([], load_balancing)
+
+
+def test_one_model_is_enough_without_balancing_and_too_few_with_it(
+    make_blocks: MakeBlocks,
+) -> None:
+    blocks = make_blocks(on_cpu(name="big"))
+    check_blocks(blocks, load_balancing=False)
+    with pytest.raises(UsageError, match=r"two models or more; there is only block 1 \(big\)"):
+        check_blocks(blocks, load_balancing=True)
+
+
+def test_balanced_blocks_may_share_a_device(make_blocks: MakeBlocks) -> None:
+    check_blocks(make_blocks(on_cpu(name="a"), on_cpu(name="b"), on_cpu()), load_balancing=True)
+
+
+@pytest.mark.parametrize("load_balancing", [False, True])
+@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Qwen", "qwen"), ("ß", "SS")])
+def test_equal_names_name_both_blocks(
+    first: str, second: str, load_balancing: bool, make_blocks: MakeBlocks
+) -> None:
+    blocks = make_blocks(on_cpu(name="other"), on_cpu(name=first), on_cpu(name=second))
+    with pytest.raises(UsageError) as raised:
+        check_blocks(blocks, load_balancing)
+    assert str(raised.value) == (
+        f"--model-name must be unique: block 2 ({first}) and block 3 ({second}) have the same one"
     )
 
 
-def test_no_model() -> None:
-    with pytest.raises(UsageError, match="no model given"):
-        check(server())
+def test_blocks_without_a_name_clash_only_with_balancing(make_blocks: MakeBlocks) -> None:
+    blocks = make_blocks(on_cpu(), on_cpu(), on_cpu(name="luce"))
+    check_blocks(blocks, load_balancing=False)
+    with pytest.raises(UsageError, match=r"block 1 \(luce\) and block 2 \(luce\)"):
+        check_blocks(blocks, load_balancing=True)
 
 
-@pytest.mark.parametrize("first", ["a", "Zürich 7B", "org/model:tag"])
-def test_different_names_pass(first: str) -> None:
-    check(server({"name": first}, {"name": "b"}))
-
-
-@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Qwen", "qwen"), ("luce", None)])
-def test_equal_names_name_both_blocks(first: str, second: str | None) -> None:
-    other = {} if second is None else {"name": second}
-    with pytest.raises(UsageError, match=r"unique: block 1 \(.*\) and block 2 \(.*\)"):
-        check(server({"name": first}, other))
-
-
-@pytest.mark.parametrize("name", ["auto", "AUTO"])
-def test_reserved_name(name: str) -> None:
-    with pytest.raises(UsageError, match=r"block 2 \(auto\).* is reserved"):
-        check(server({}, {"name": name.lower()}))
-    with pytest.raises(UsageError, match="is reserved"):
-        check(server({"name": name}))
-
-
-@pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\nb", "a\x00"])
-def test_names_must_be_readable(name: str) -> None:
-    with pytest.raises(UsageError, match="--model-name"):
-        check(server({"name": name}))
-
-
-@pytest.mark.parametrize("device", ["cpu", "cpu:0", "cpu:12", "cuda:0", "hip:7"])
-def test_devices(device: str) -> None:
-    check(server({"target_device": device}))
-
-
-@pytest.mark.parametrize(
-    "device", ["", "auto", "gpu:0", "cuda", "hip", "cuda:", "cuda:-1", "cuda:0,cuda:1", "CPU:0 "]
-)
-def test_unknown_devices(device: str) -> None:
-    with pytest.raises(UsageError, match=r"block 2 \(b\): --target-device .* none of cpu, cpu:N"):
-        check(server({}, {"name": "b", "target_device": device}))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "localhost", "my-host.example"])
-def test_hosts(host: str) -> None:
-    check(server({}, host=host))
-
-
-@pytest.mark.parametrize("host", ["", "999.1.1.1", "1.2.3", "a b", "höst", "a\n"])
-def test_no_hosts(host: str) -> None:
-    with pytest.raises(UsageError, match="--host"):
-        check(server({}, host=host))
-
-
-def test_unused_blocks_are_checked_too() -> None:
-    with pytest.raises(UsageError, match="block 3"):
-        check(server({}, {"name": "b"}, {"name": "c", "target_device": "tpu:0"}))
+@pytest.mark.parametrize("source", [Source.DEFAULT, Source.ENVIRONMENT])
+def test_balancing_needs_a_device_written_in_every_block(
+    source: Source, make_blocks: MakeBlocks
+) -> None:
+    first, second = make_blocks(on_cpu(name="a"), on_cpu(name="b"))
+    settings = {**second.settings, "target_device": Setting("cpu:0", source)}
+    blocks = [first, replace(second, settings=settings)]
+    check_blocks(blocks, load_balancing=False)
+    with pytest.raises(UsageError, match=r"^block 2 \(b\): .* needs a --target-device"):
+        check_blocks(blocks, load_balancing=True)

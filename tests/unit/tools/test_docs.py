@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from luce import errors
-from luce.cli.options import LISTENER_OPTIONS, MODEL_OPTIONS
+from luce.cli.launch import LAUNCH_OPTIONS
+from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS
 
 
 @pytest.fixture
@@ -30,15 +31,18 @@ def rows(page: str) -> list[list[str]]:
 
 def test_every_flag_has_one_row(docs: ModuleType) -> None:
     cells = [row[0] for row in rows(docs.flags_page()) if row[0].startswith("`")]
-    expected = [f"`{option.flags[0]}`" for option in LISTENER_OPTIONS + MODEL_OPTIONS]
-    assert cells == expected
+    options = LAUNCH_OPTIONS + LISTENER_OPTIONS + MODEL_OPTIONS
+    assert cells == [", ".join(f"`{flag}`" for flag in option.spellings) for option in options]
 
 
-def test_flag_rows_say_range_default_and_unit(docs: ModuleType) -> None:
+def test_flag_rows_say_range_default_unit_and_variable(docs: ModuleType) -> None:
     by_flag = {row[0]: row for row in rows(docs.flags_page())}
-    assert by_flag["`--port`"][1:3] == ["0 to 65535", "`8080`"]
-    assert by_flag["`--max-ctx`"][1:3] == ["16 or more tokens", ""]
-    assert by_flag["`--dtype`"][1] == "`auto` `float32` `bfloat16` `float16`"
+    assert by_flag["`--port`"][1:4] == ["0 to 65535", "`8080`", "`LUCE_PORT`"]
+    assert by_flag["`--max-ctx`"][1:4] == ["16 or more tokens", "", "`LUCE_MAX_CTX`"]
+    assert by_flag["`--dtype`"][1:4] == ["`auto` `float32` `bfloat16` `float16`", "`auto`", ""]
+    assert by_flag["`--prefix-cache`, `--no-prefix-cache`"][1:4] == ["none", "`on`", ""]
+    assert by_flag["`--print-config`"][1] == "`=text` `=json` or none"
+    assert by_flag["`--config`"][1:3] == ["`FILE`", ""]
 
 
 def test_every_answer_has_a_row(docs: ModuleType) -> None:

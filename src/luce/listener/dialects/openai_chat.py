@@ -106,9 +106,7 @@ class ChatStreamEncoder:
 
     def _chunk(self, delta: wire.Delta, finish_reason: str | None = None) -> bytes:
         choice = wire.ChunkChoice(delta=delta, finish_reason=finish_reason)
-        chunk = wire.Chunk(
-            id=self._id, created=self._created, model=self._model, choices=[choice]
-        )
+        chunk = wire.Chunk(id=self._id, created=self._created, model=self._model, choices=[choice])
         return _frame(self._encoder.encode(chunk))
 
     def _usage(self, usage: TokenUsage) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 
-class FunctionCall(msgspec.Struct, omit_defaults=True):
+class FunctionCall(msgspec.Struct):
     """What an assistant turn called."""
 
     name: str

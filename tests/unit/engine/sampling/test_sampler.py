@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_penalties_apply_to_greedy_and_look_at_the_prompt() -> None:
 
 def test_penalties_see_what_was_sampled() -> None:
     target = sampler()
-    start(target, 0, history=(11,), presence_penalty=0.7)
+    start(target, 0, history=(11,), presence_penalty=1.1)
     found = [target.sample(logits(3), [0], [index]).item() for index in range(3)]
     assert found == [3, 4, 5]
 
@@ -75,10 +76,12 @@ def test_window_forgets() -> None:
     assert found == [3, 4, 5, 3, 4]
 
 
-@pytest.mark.parametrize("params", [{"rep_window": 0}, {"repetition_penalty": 0.5}])
-def test_penalties_that_are_off(params: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "params", [{"rep_window": 0, "presence_penalty": 5.0}, {"repetition_penalty": 0.5}]
+)
+def test_penalties_that_are_off(params: dict[str, Any]) -> None:
     target = sampler()
-    start(target, 0, history=(4, 4), **{"presence_penalty": 0.0, **params})
+    start(target, 0, history=(3, 3), **params)
     assert target.sample(logits(3), [0], [0]).tolist() == [3]
 
 

@@ -19,6 +19,24 @@ from luce.kv.spec import NULL_BLOCK
 _MAX_PADDING = 2
 
 
+class Scratch:
+    """Memory that gathers write to, kept between layers and steps.
+
+    Fresh memory would be mapped and faulted in anew for every layer: at 8000 tokens that took
+    longer than the attention itself.
+    """
+
+    def __init__(self) -> None:
+        self._kept: torch.Tensor | None = None
+
+    def blocks(self, count: int, cache: torch.Tensor) -> torch.Tensor:
+        """Room for `count` blocks of the cache's shape."""
+        if self._kept is None or self._kept.shape[0] < count:
+            self._kept = None  # the smaller one goes before the larger one comes
+            self._kept = cache.new_empty(count, *cache.shape[1:])
+        return self._kept[:count]
+
+
 @dataclass(frozen=True, slots=True)
 class _Blocks:
     """Which blocks to read: a run of neighbours is a view, anything else a gather."""
@@ -27,11 +45,13 @@ class _Blocks:
     count: int
     table: torch.Tensor | None
 
-    def read(self, cache: torch.Tensor) -> torch.Tensor:
-        """[count, P, 2, K, D]."""
+    def read(self, cache: torch.Tensor, scratch: Scratch) -> torch.Tensor:
+        """[count, P, 2, K, D], valid until the next read."""
         if self.table is None:
             return cache[self.first : self.first + self.count]
-        return cache.index_select(0, self.table)
+        out = scratch.blocks(self.count, cache)
+        torch.index_select(cache, 0, self.table, out=out)
+        return out
 
 
 def _blocks(table: list[int]) -> _Blocks:
@@ -39,6 +59,14 @@ def _blocks(table: list[int]) -> _Blocks:
     if table == list(range(first, first + count)):
         return _Blocks(first, count, None)
     return _Blocks(first, count, torch.tensor(table, dtype=torch.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What every group and chunk of every step uses."""
+
+    heads: HeadShape
+    scratch: Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +86,11 @@ class _DecodeGroup:
     blocks: _Blocks
     mask: torch.Tensor | None
 
-    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, shared: _Shared) -> torch.Tensor:
         """[n, H * D]."""
+        heads = shared.heads
         n, k = self.num_sequences, heads.num_kv_heads
-        context = self.blocks.read(cache).view(n, -1, 2, k, heads.head_dim)[:, : self.length]
+        context = self.blocks.read(cache, shared.scratch).view(n, -1, 2, k, heads.head_dim)[:, : self.length]
         keys, values = context.permute(2, 0, 3, 1, 4).unbind(0)
         mine = qkv[:n] if self.tokens is None else qkv.index_select(0, self.tokens)
         queries = mine[:, : heads.num_heads].view(n, k, heads.group, heads.head_dim)
@@ -86,14 +115,15 @@ class _Chunk:
     blocks: _Blocks | None
     mask: torch.Tensor | None
 
-    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, shared: _Shared) -> torch.Tensor:
         """[query, H * D]."""
+        heads = shared.heads
         k, dim = heads.num_kv_heads, heads.head_dim
         own = qkv[self.start : self.stop]
         if self.blocks is None:
             keys, values = own[:, heads.num_heads :].view(-1, 2, k, dim).unbind(1)
         else:
-            context = self.blocks.read(cache).flatten(0, 1)[: self.length]
+            context = self.blocks.read(cache, shared.scratch).flatten(0, 1)[: self.length]
             keys, values = context.unbind(1)
         # [K, group, query, D] against [K, 1 (group), S, D]: the group axis has stride 0.
         queries = own[:, : heads.num_heads].view(-1, k, heads.group, dim).permute(1, 2, 0, 3)
@@ -109,7 +139,7 @@ class GroupedAttention:
     """Paged attention out of PyTorch's fused CPU kernel."""
 
     def __init__(self, heads: HeadShape, dtype: torch.dtype) -> None:
-        self._heads = heads
+        self._shared = _Shared(heads, Scratch())
         self._dtype = dtype
 
     def prepare(self, batch: AttentionBatch) -> AttentionStep:
@@ -122,7 +152,7 @@ class GroupedAttention:
             else:
                 chunks.append(self._chunk(batch, sequence))
         groups = [self._decode_group(batch, group) for group in _grouped(batch, singles)]
-        return _GroupedStep(self._heads, groups, chunks)
+        return _GroupedStep(self._shared, groups, chunks)
 
     def _decode_group(self, batch: AttentionBatch, sequences: list[int]) -> _DecodeGroup:
         width = max(batch.num_blocks(sequence) for sequence in sequences)
@@ -168,7 +198,10 @@ def _grouped(batch: AttentionBatch, sequences: list[int]) -> list[list[int]]:
         return []
     counts = {sequence: batch.num_blocks(sequence) for sequence in sequences}
     if max(counts.values()) <= _MAX_PADDING * min(counts.values()):
-        return [sequences]
+        import os
+        lim=int(os.environ.get("LIM","1000000"))
+        per=max(1,lim//max(counts.values()))
+        return [sequences[i:i+per] for i in range(0,len(sequences),per)]
     groups: list[list[int]] = []
     for sequence in sorted(sequences, key=lambda each: counts[each], reverse=True):
         if groups and counts[groups[-1][0]] <= _MAX_PADDING * counts[sequence]:
@@ -180,21 +213,22 @@ def _grouped(batch: AttentionBatch, sequences: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _GroupedStep:
-    heads: HeadShape
+    shared: _Shared
     groups: list[_DecodeGroup]
     chunks: list[_Chunk]
 
     def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
         num_tokens = qkv.shape[0]
         if len(self.groups) == 1 and self.groups[0].num_sequences == num_tokens:
-            return self.groups[0].attend(qkv, cache, self.heads)
-        out = qkv.new_empty(num_tokens, self.heads.num_heads * self.heads.head_dim)
+            return self.groups[0].attend(qkv, cache, self.shared)
+        heads = self.shared.heads
+        out = qkv.new_empty(num_tokens, heads.num_heads * heads.head_dim)
         for group in self.groups:
-            attended = group.attend(qkv, cache, self.heads)
+            attended = group.attend(qkv, cache, self.shared)
             if group.tokens is None:
                 out[: group.num_sequences] = attended
             else:
                 out.index_copy_(0, group.tokens, attended)
         for chunk in self.chunks:
-            out[chunk.start : chunk.stop] = chunk.attend(qkv, cache, self.heads)
+            out[chunk.start : chunk.stop] = chunk.attend(qkv, cache, self.shared)
         return out

@@ -1,0 +1,39 @@
+"""Names of devices, as written on the command line. Knows nothing of what the machine has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from luce.config.option import BadValue
+
+BACKENDS = ("cpu", "cuda", "hip")
+MAX_INDEX = 999
+
+_NAME = re.compile(r"([a-z]+)(?::([0-9]+))?")
+_MAX_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """A device that may exist; `cpu` is short for `cpu:0`."""
+
+    backend: str
+    index: int
+
+
+def parse_device(text: str) -> DeviceName:
+    """Read `cpu`, `cpu:N`, `cuda:N` or `hip:N`.
+
+    Raises:
+        BadValue: none of these; `auto` neither, since a model's place is chosen by people.
+    """
+    match = _NAME.fullmatch(text)
+    backend, digits = match.groups() if match else (None, None)
+    if backend == "auto":
+        raise BadValue(f"{text!r} names no device; name one: cpu, cpu:N, cuda:N or hip:N")
+    if backend not in BACKENDS or (digits is None and backend != "cpu"):
+        raise BadValue(f"{text!r} is none of cpu, cpu:N, cuda:N, hip:N")
+    if len(digits or "") > _MAX_DIGITS or int(digits or 0) > MAX_INDEX:
+        raise BadValue(f"{text[:_MAX_DIGITS]!r}: no machine has that many; 0 to {MAX_INDEX}")
+    return DeviceName(backend, int(digits or 0))

@@ -1,0 +1,26 @@
+"""What every kernel file needs: block sizes and how a tile product is computed."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+"""Kernels run in Triton's interpreter, on a CPU: for tests."""
+
+
+@triton.jit
+def dot(left, right, total):
+    """total + left @ right in float32; exact products for float32 inputs, never tf32."""
+    if INTERPRETED:
+        # The interpreter multiplies bfloat16 as if it were an integer.
+        left = left.to(tl.float32)
+        right = right.to(tl.float32)
+    if left.dtype == tl.float32:
+        return tl.dot(left, right, total, input_precision="ieee")
+    return tl.dot(left, right, total)
+
+
+def power_of_two(size: int, least: int = 1) -> int:
+    """The smallest power of two that is not below `size` and `least`."""
+    return max(least, 1 << (size - 1).bit_length())

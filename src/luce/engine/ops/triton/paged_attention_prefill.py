@@ -1,0 +1,133 @@
+"""Causal attention of runs of tokens over their paged context: what came before, and themselves.
+
+Source: Dao, "FlashAttention-2", 2023. One program takes a tile of one sequence's queries and one
+query head. A row's result depends on its own queries and context alone: tiles of the context
+begin at position 0 whatever the chunk, so a prompt gives the same in one piece or in many.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from luce.engine.ops.attention import AttentionTensors, HeadShape
+from luce.engine.ops.triton.numeric import dot, power_of_two
+
+_QUERIES = 128
+_TILE = 64
+_LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _prefill_kernel(
+    qkv,
+    cache,
+    tables,
+    rows,
+    context_lens,
+    query_starts,
+    out,
+    scale,
+    first_sequence,
+    table_stride,
+    token_stride,
+    out_stride,
+    block_stride,
+    slot_stride,
+    kv_stride,
+    head_stride,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    P: tl.constexpr,
+    QUERIES: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Program (query head, sequence, tile of queries); the last tiles, the longest, start first."""
+    head, sequence = tl.program_id(0), first_sequence + tl.program_id(1)
+    tile = tl.num_programs(2) - 1 - tl.program_id(2)
+    start = tl.load(query_starts + sequence)
+    count = tl.load(query_starts + sequence + 1) - start
+    if tile * QUERIES >= count:
+        return
+    length = tl.load(context_lens + sequence)
+    table = tables + tl.load(rows + sequence).to(tl.int64) * table_stride
+    index = tile * QUERIES + tl.arange(0, QUERIES)
+    dims = tl.arange(0, BLOCK_D)
+    real = (index < count)[:, None] & (dims < D)[None, :]
+    tokens = (start + index).to(tl.int64)
+    q = tl.load(
+        qkv + tokens[:, None] * token_stride + head * D + dims[None, :], mask=real, other=0.0
+    )
+    positions = length - count + index
+    top = tl.full((QUERIES,), float("-inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    values = tl.zeros((QUERIES, BLOCK_D), tl.float32)
+    end = min(length, length - count + (tile + 1) * QUERIES)
+    for first in range(0, end, TILE):
+        keys = first + tl.arange(0, TILE)
+        inside = (keys < end)[:, None] & (dims < D)[None, :]
+        blocks = tl.load(table + keys // P, mask=keys < end, other=0).to(tl.int64)
+        places = blocks * block_stride + (keys % P) * slot_stride + (head // G) * head_stride
+        k = tl.load(cache + places[:, None] + dims[None, :], mask=inside, other=0.0)
+        v = tl.load(cache + places[:, None] + kv_stride + dims[None, :], mask=inside, other=0.0)
+        scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
+        scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weights, 1)
+        values = dot(weights.to(v.dtype), v, values * shrink[:, None])
+        top = new_top
+    target = out + tokens[:, None] * out_stride + head * D + dims[None, :]
+    tl.store(target, (values / total[:, None]).to(out.dtype.element_ty), mask=real)
+
+
+def prefill_attention(
+    qkv: torch.Tensor,
+    cache: torch.Tensor,
+    tensors: AttentionTensors,
+    heads: HeadShape,
+    out: torch.Tensor,
+) -> None:
+    """Attention of all sequences behind the first `tensors.num_decode`.
+
+    Args:
+        qkv: [T, H + 2K, D], contiguous; keys and values are in the cache already.
+        cache: [N, P, 2, K, D], of any strides but the last one's.
+        tensors: tables, rows, lengths and where each sequence's tokens start.
+        heads: geometry.
+        out: [T, H * D]; those sequences' rows are written.
+    """
+    dim = heads.head_dim
+    queries = min(_QUERIES, power_of_two(tensors.max_queries, 16))
+    grid = (
+        heads.num_heads,
+        tensors.rows.shape[0] - tensors.num_decode,
+        triton.cdiv(tensors.max_queries, queries),
+    )
+    wide = qkv.dtype == torch.float32
+    _prefill_kernel[grid](
+        qkv,
+        cache,
+        tensors.block_tables,
+        tensors.rows,
+        tensors.context_lens,
+        tensors.query_starts,
+        out,
+        _LOG2_E / dim**0.5,
+        tensors.num_decode,
+        tensors.block_tables.stride(0),
+        qkv.stride(0),
+        out.stride(0),
+        *cache.stride()[:4],
+        G=heads.group,
+        D=dim,
+        P=cache.shape[1],
+        QUERIES=min(queries, 32) if wide else queries,
+        TILE=32 if wide else _TILE,
+        BLOCK_D=power_of_two(dim, 16),
+        num_warps=8 if queries == _QUERIES and not wide else 4,
+        num_stages=2 if wide else 3,
+    )

@@ -1,0 +1,132 @@
+"""Device names, memory, threads, read-back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from luce.engine import device as module
+from luce.engine.device import (
+    begin_readback,
+    dtype_name,
+    free_bytes,
+    is_out_of_memory,
+    open_device,
+    resolve_dtype,
+    use_threads,
+)
+from luce.errors import PlacementError, UsageError
+
+
+@pytest.mark.parametrize("text", ["cpu", "cpu:0"])
+def test_cpu(text: str) -> None:
+    device = open_device(text)
+    assert device.is_cpu
+    assert device.name == "cpu"
+    assert device.torch == torch.device("cpu")
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:x", "cpu:-1", "CPU", "cuda:0:1", "mps"])
+def test_unknown_kind(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown device"):
+        open_device(text)
+
+
+def test_cpu_that_is_not_there() -> None:
+    with pytest.raises(PlacementError, match="no such device: cpu:3"):
+        open_device("cpu:3")
+
+
+def build(monkeypatch: pytest.MonkeyPatch, cuda: str | None, hip: str | None, count: int) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def test_gpu_of_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    build(monkeypatch, None, None, 0)
+    with pytest.raises(PlacementError, match=r"cuda:0.*is built for cpu"):
+        open_device("cuda:0")
+    build(monkeypatch, None, "6.3", 1)
+    with pytest.raises(PlacementError, match="is built for hip"):
+        open_device("cuda")
+
+
+def test_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    build(monkeypatch, "12.8", None, 2)
+    with pytest.raises(
+        PlacementError, match="no such device: cuda:2; devices found: cuda:0, cuda:1"
+    ):
+        open_device("cuda:2")
+    build(monkeypatch, "12.8", None, 0)
+    with pytest.raises(PlacementError, match="devices found: none"):
+        open_device("cuda:0")
+
+
+def test_hip_devices_are_cuda_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    build(monkeypatch, None, "6.3", 2)
+    device = open_device("hip:1")
+    assert device.name == "hip:1"
+    assert device.torch == torch.device("cuda", 1)
+    assert not device.is_cpu
+
+
+def test_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = open_device("cpu")
+    build(monkeypatch, "12.8", None, 1)
+    assert resolve_dtype("auto", cpu) == torch.float32
+    assert resolve_dtype("auto", open_device("cuda:0")) == torch.bfloat16
+    assert resolve_dtype("float16", cpu) == torch.float16
+    assert dtype_name(torch.bfloat16) == "bfloat16"
+    with pytest.raises(UsageError, match="unknown dtype 'int8'"):
+        resolve_dtype("int8", cpu)
+
+
+def test_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert use_threads(3) == torch.get_num_threads() == 3
+        assert use_threads(None) == torch.get_num_threads() == len(os.sched_getaffinity(0))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_free_memory_heeds_the_container(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       100 kB\nMemAvailable:    80 kB\n", encoding="ascii")
+    assert module._meminfo_available(meminfo) == 80 * 1024
+    assert module._cgroup_available(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
+    (tmp_path / "memory.current").write_text("1000\n", encoding="ascii")
+    assert module._cgroup_available(tmp_path) is None
+    (tmp_path / "memory.max").write_text("5000\n", encoding="ascii")
+    assert module._cgroup_available(tmp_path) == 4000
+    (tmp_path / "memory.current").write_text("6000\n", encoding="ascii")
+    assert module._cgroup_available(tmp_path) == 0
+    meminfo.write_text("nothing\n", encoding="ascii")
+    with pytest.raises(PlacementError, match="MemAvailable"):
+        module._meminfo_available(meminfo)
+
+
+def test_free_memory_of_this_machine() -> None:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < free_bytes(open_device("cpu")) <= physical
+
+
+def test_out_of_memory_is_recognised() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.cuda.OutOfMemoryError("x"))
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+def test_readback_keeps_the_values_of_its_step() -> None:
+    values = torch.tensor([3, -1, 7])
+    read = begin_readback(values)
+    values.zero_()
+    assert read() == [3, -1, 7]

@@ -1,0 +1,81 @@
+"""CancelWhenGone; the protocol itself is tested over sockets in `tests/http`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from luce.errors import ClientGone
+from luce.listener.connection import CancelWhenGone, Client
+
+pytestmark = pytest.mark.anyio
+
+
+class Transport:
+    is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def client() -> Client:
+    return Client(Transport(), None)  # type: ignore[arg-type]
+
+
+async def test_body_is_cancelled_and_the_reason_is_told() -> None:
+    someone = client()
+    cleaned_up = False
+    asyncio.get_running_loop().call_later(0.01, someone.notify_lost)
+    with pytest.raises(ClientGone):
+        async with CancelWhenGone(someone):
+            try:
+                await asyncio.sleep(10)
+            finally:
+                cleaned_up = True
+    assert cleaned_up
+    await asyncio.sleep(0)  # Nothing is left of the cancellation.
+
+
+async def test_client_that_is_gone_already() -> None:
+    someone = client()
+    someone.notify_lost()
+    with pytest.raises(ClientGone):
+        async with CancelWhenGone(someone):
+            pytest.fail("nobody is left to serve")
+
+
+async def test_half_closed_is_not_gone() -> None:
+    someone = client()
+    async with CancelWhenGone(someone):
+        someone.notify_half_closed()
+        await asyncio.sleep(0)
+    assert someone.half_closed
+    assert not someone.is_gone
+
+
+async def test_leaving_afterwards_harms_nobody() -> None:
+    someone = client()
+    async with CancelWhenGone(someone):
+        pass
+    someone.notify_lost()
+    await asyncio.sleep(0)
+
+
+async def test_other_errors_and_other_cancellations_pass() -> None:
+    with pytest.raises(ValueError):
+        async with CancelWhenGone(client()):
+            raise ValueError
+
+    async def work() -> None:
+        async with CancelWhenGone(client()):
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

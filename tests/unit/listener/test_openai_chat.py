@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luce.errors import InternalError, InvalidRequest, UnsupportedFeature, WorkerLost
+from luce.listener.dialects.openai_chat import OpenAIChat
+from luce.text.call import ChatMessage, GenerationCall
+from luce.text.events import Failed, Finished, Started, TextDelta, TokenUsage
+
+DIALECT = OpenAIChat(clock_s=lambda: 1234)
+USAGE = TokenUsage(prompt_tokens=7, cached_tokens=4, completion_tokens=2)
+EVENTS = [Started("m", 4), TextDelta("Hé"), TextDelta("!"), Finished("length", USAGE)]
+
+
+def decode(**fields: Any) -> GenerationCall:
+    body = {"messages": [{"role": "user", "content": "x"}], **fields}
+    return DIALECT.decode(json.dumps(body).encode())
+
+
+def chunks(include_usage: bool, events: list[Any] = EVENTS) -> list[Any]:
+    encoder = DIALECT.stream_encoder(decode(stream_options={"include_usage": include_usage}))
+    raw = b"".join(map(encoder.encode, events)).decode()
+    blocks = raw.split("\n\n")
+    assert blocks.pop() == ""
+    data = [block.removeprefix("data: ") for block in blocks]
+    return [text if text == "[DONE]" else json.loads(text) for text in data]
+
+
+def test_messages() -> None:
+    call = decode(
+        messages=[
+            {"role": "developer", "content": "d"},
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}], "name": "n"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "function": {"name": "f"}}],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": "r"},
+        ]
+    )
+    assert call.messages == (
+        ChatMessage("system", "d"),
+        ChatMessage("user", "a", {"name": "n"}),
+        ChatMessage(
+            "assistant",
+            None,
+            {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+        ),
+        ChatMessage("tool", "r", {"tool_call_id": "c"}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, 5),
+        ({"max_output_tokens": 4, "max_completion_tokens": 6}, 4),
+        ({"max_completion_tokens": 6}, 6),
+    ],
+)
+def test_max_tokens_spellings(fields: dict[str, int], expected: int | None) -> None:
+    assert decode(**fields).max_tokens == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ()),
+        ({"stop": "a"}, ("a",)),
+        ({"stop": ["a", "", "b", "a"]}, ("a", "b")),
+        ({"stop": "a", "stop_sequences": ["c"]}, ("a", "c")),
+        ({"stop": []}, ()),
+    ],
+)
+def test_stop_strings(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert decode(**fields).stop == expected
+
+
+def test_other_fields() -> None:
+    call = decode(
+        model="", stream=True, rep_pen=1.1, chat_template_kwargs={"enable_thinking": False}
+    )
+    assert call.model is None
+    assert call.stream
+    assert call.sampling.repetition_penalty == 1.1
+    assert call.template_kwargs == {"enable_thinking": False}
+
+
+def test_no_part_of_a_message_is_lost_in_the_error() -> None:
+    with pytest.raises(UnsupportedFeature, match="takes no images") as caught:
+        decode(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])
+    assert caught.value.param == "messages[0].content[0]"
+
+
+def test_stream_chunks() -> None:
+    got = chunks(include_usage=True)
+    assert [c["choices"][0]["delta"] for c in got[:4]] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hé"},
+        {"content": "!"},
+        {},
+    ]
+    assert [c["choices"][0]["finish_reason"] for c in got[:4]] == [None, None, None, "length"]
+    assert got[4]["choices"] == []
+    assert got[4]["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    assert got[5:] == ["[DONE]"]
+    assert {c["created"] for c in got[:5]} == {1234}
+
+
+def test_failure_ends_the_stream() -> None:
+    got = chunks(False, [*EVENTS[:2], Failed(WorkerLost("gone."))])
+    assert got[-2] == {
+        "error": {
+            "message": "gone.",
+            "type": "server_error",
+            "param": None,
+            "code": "worker_lost",
+        }
+    }
+    assert got[-1] == "[DONE]"
+
+
+def test_body() -> None:
+    encoder = DIALECT.body_encoder(decode())
+    for event in EVENTS:
+        encoder.add(event)
+    body = json.loads(encoder.body())
+    assert body["choices"][0]["message"]["content"] == "Hé!"
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"]["total_tokens"] == 9
+
+
+def test_body_of_a_failure() -> None:
+    encoder = DIALECT.body_encoder(decode())
+    with pytest.raises(WorkerLost):
+        encoder.add(Failed(WorkerLost("gone.")))
+    with pytest.raises(InternalError):
+        encoder.body()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_call_or_an_invalid_request(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        DIALECT.decode(body)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    ["messages", "stop", "seed", "logit_bias", "n", "tools", "stream_options", "max_tokens"]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON, max_size=3))
+def test_any_json_in_any_field_is_a_call_or_an_invalid_request(fields: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], **fields}
+    try:
+        call = DIALECT.decode(json.dumps(body).encode())
+    except InvalidRequest:
+        return
+    assert call.messages

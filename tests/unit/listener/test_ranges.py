@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from luce.errors import InvalidRequest
+from luce.listener.dialects.openai_wire import ChatRequest
+from luce.listener.dialects.ranges import check_ranges, seed64, top_k32
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0.0),
+        ("temperature", 1e9),
+        ("top_p", 1.0),
+        ("top_p", 1e-9),
+        ("top_k", -1),
+        ("top_k", 10**400),
+        ("min_p", 1.0),
+        ("presence_penalty", -2.0),
+        ("repetition_penalty", 0.01),
+        ("max_tokens", 10**400),
+        ("seed", -(2**63)),
+        ("seed", 2**64 - 1),
+    ],
+)
+def test_inside(field: str, value: float) -> None:
+    check_ranges(ChatRequest(messages=[], **{field: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1e-9),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0.0),
+        ("top_k", -2),
+        ("top_k", -(10**400)),
+        ("frequency_penalty", 2.01),
+        ("repetition_penalty", 0.0),
+        ("rep_window", -1),
+        ("max_tokens", 0),
+        ("seed", 2**64),
+        ("seed", -(2**63) - 1),
+    ],
+)
+def test_outside(field: str, value: float) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field} must be ") as caught:
+        check_ranges(ChatRequest(messages=[], **{field: value}))  # type: ignore[arg-type]
+    assert caught.value.param == field
+
+
+def test_message_names_both_ends() -> None:
+    with pytest.raises(InvalidRequest, match="greater than 0 and at most 1, not 2"):
+        check_ranges(ChatRequest(messages=[], top_p=2.0))
+
+
+def test_seed_maps_to_64_bits() -> None:
+    assert [seed64(s) for s in (None, 0, 5, -1, -(2**63), 2**64 - 1)] == [
+        None,
+        0,
+        5,
+        2**64 - 1,
+        2**63,
+        2**64 - 1,
+    ]
+
+
+def test_top_k() -> None:
+    assert [top_k32(k) for k in (None, -1, 0, 40, 10**30)] == [None, 0, 0, 40, 2**31 - 1]

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from luce.errors import InvalidRequest
+from luce.listener.dialects.wire_errors import decode_json
+
+
+class Part(msgspec.Struct):
+    size: int
+
+
+class Wire(msgspec.Struct):
+    parts: list[Part]
+    weights: dict[int, float] | None = None
+
+
+DECODER = msgspec.json.Decoder(Wire)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        (b'{"parts":[{"size":"x"}]}', "parts[0].size", "parts[0].size is wrong: expected `int`"),
+        (b'{"parts":[{}]}', "parts[0].size", "parts[0].size is required."),
+        (b"{}", "parts", "parts is required."),
+        (b'{"parts":[],"weights":{"x":1}}', "weights", "a key of weights is wrong"),
+        (b'{"parts":[],"weights":{"1":"x"}}', "weights[...]", "weights[...] is wrong"),
+        (b"[]", None, "The body is wrong: expected `object`"),
+        (b"{", None, "The body is not valid JSON"),
+        (b'{"parts":[],"x":' + b"[" * 50_000, None, "nested too deeply"),
+    ],
+)
+def test_message_and_param(body: bytes, param: str | None, says: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(DECODER, body)
+    assert caught.value.param == param
+    assert says in caught.value.message
+
+
+def test_good() -> None:
+    assert decode_json(DECODER, b'{"parts":[{"size":1}],"other":2}').parts == [Part(1)]

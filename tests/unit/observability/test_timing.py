@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from luce.observability.timing import RequestTimings
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def wait_ms(self, milliseconds: int) -> None:
+        self.now += milliseconds * 1_000_000
+
+
+def test_figures() -> None:
+    clock = Clock()
+    timings = RequestTimings(clock_ns=clock)
+    clock.wait_ms(5)
+    timings.admitted_ns = clock()
+    clock.wait_ms(20)
+    timings.token()
+    for _ in range(4):
+        clock.wait_ms(10)
+        timings.token()
+    assert timings.queue_ms == 5
+    assert timings.ttft_ms == 25
+    assert timings.tokens_per_s(5) == pytest.approx(100)
+    clock.wait_ms(35)
+    assert timings.total_ms == 100
+
+
+def test_what_has_not_happened_has_no_figure() -> None:
+    clock = Clock()
+    timings = RequestTimings(clock_ns=clock)
+    assert timings.queue_ms is None
+    assert timings.ttft_ms is None
+    assert timings.tokens_per_s(0) is None
+    timings.token()
+    assert timings.tokens_per_s(1) is None
+    assert timings.tokens_per_s(2) is None
