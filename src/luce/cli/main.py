@@ -108,7 +108,9 @@ def _print_server_help() -> int:
 def _print_config(loaded: Loaded, form: str) -> int:
     from luce.cli.print_config import config_json, config_text
 
-    print(config_json(loaded) if form == "json" else config_text(loaded))
+    text = config_json(loaded) if form == "json" else config_text(loaded)
+    # Paths may hold what the terminal's encoding has no letter for.
+    print(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
     return 0
 
 

@@ -88,9 +88,7 @@ class _Parser(argparse.ArgumentParser):
 def _plain(message: str) -> str:
     """`argument --port: expected one argument` → `--port needs a value`."""
     message = message.removeprefix("argument ")
-    message = re.sub(
-        r": ignored explicit argument .*$", " takes no value", message, flags=re.DOTALL
-    )
+    message = re.sub(r": ignored explicit argument .*$", " takes no value", message)
     return re.sub(r": expected one argument$", " needs a value", message)
 
 

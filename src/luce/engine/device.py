@@ -49,9 +49,8 @@ def open_device(text: str) -> Device:
         raise UsageError(f"unknown device {text!r}; use cpu, cuda:N or hip:N")
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":
-        if index:
-            raise PlacementError(f"no such device: {text}; the CPU of this machine is cpu:0")
-        return Device("cpu", torch.device("cpu"))
+        # Several cpu:N name parts of one machine, so that models can be placed apart on it.
+        return Device(f"cpu:{index}" if index else "cpu", torch.device("cpu"))
     return _open_gpu(kind, index)
 
 

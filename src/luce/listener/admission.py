@@ -128,19 +128,23 @@ class _Admission:
             self._context.timings.reserved_ns = self._context.timings.clock_ns()
             admitted = await self._submit(reservation)
             if admitted is not None:
+                self._tried().pop(admitted.model.name, None)
                 return admitted
 
     async def _reserve(self) -> Reservation:
         while True:
             for name in self._router.candidates(self._ticket):
-                if name not in self._prepared and not await self._check(name):
-                    continue
+                if name not in self._prepared:
+                    await self._check(name)
+                    break  # What was learned, and the time it took, may have changed the order.
                 reservation = self._router.try_reserve(self._ticket, name)
                 if reservation is not None:
                     return reservation
-            granted = await self._wait()
-            if granted is not None:
-                return granted
+                self._note(name, "busy")
+            else:
+                granted = await self._wait()
+                if granted is not None:
+                    return granted
 
     async def _wait(self) -> Reservation | None:
         """Wait for room, counting from the first time; None = there are models to look at."""
@@ -153,20 +157,20 @@ class _Admission:
         except TimeoutError:
             raise self._router.overloaded(f"No model had room within {timeout_s:g} s.") from None
 
-    async def _check(self, name: str) -> bool:
-        """Prepare the request for a model; False if the model can never hold it."""
+    async def _check(self, name: str) -> None:
+        """Prepare the request for a model and tell the router what the model can hold of it."""
         model = self._admissions.models[name]
         text, limits = model.text, model.handle.limits
         if text is None or limits is None:
             self._give_up(name, ModelLoading(f"Model {name} is loading."), "not ready")
-            return False
+            return
         loop = asyncio.get_running_loop()
         prompt = await loop.run_in_executor(self._admissions.executor, text.prepare, self._call)
         try:
             check_fits(name, prompt, limits)
         except ContextLengthExceeded as error:
             self._give_up(name, error, "too long")
-            return False
+            return
         sampling = sampling_params(
             self._call,
             prompt,
@@ -176,8 +180,11 @@ class _Admission:
             vocab_size=text.vocab_size,
         )
         self._prepared[name] = Prepared(prompt, sampling)
-        self._router.fits(self._ticket, name)
-        return True
+        if self._call.max_tokens is None or self._call.max_tokens <= sampling.max_tokens:
+            self._router.fits(self._ticket, name)
+        else:
+            self._note(name, "too small")
+            self._router.fits_partly(self._ticket, name, limits.max_seq_tokens)
 
     async def _submit(self, reservation: Reservation) -> Admitted | None:
         """Offer the request to the reserved model; None = look for another."""
@@ -228,8 +235,11 @@ class _Admission:
         self._router.rule_out(self._ticket, name, error)
 
     def _note(self, name: str, reason: str) -> None:
-        tried = self._context.outcome.setdefault("passed_over", {})
-        tried[name] = reason
+        self._tried()[name] = reason
+
+    def _tried(self) -> dict[str, str]:
+        tried: dict[str, str] = self._context.outcome.setdefault("passed_over", {})
+        return tried
 
 
 class _FutureWaiter:

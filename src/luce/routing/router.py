@@ -46,8 +46,8 @@ class _Model:
 class Router:
     """Gives requests to models.
 
-    Life of a ticket: `open` → any of `candidates`, `fits`, `rule_out`, `try_reserve`, `wait`
-    → `close`, always.
+    Life of a ticket: `open` → any of `candidates`, `fits`, `fits_partly`, `rule_out`,
+    `try_reserve`, `wait` → `close`, always.
     """
 
     def __init__(
@@ -160,11 +160,25 @@ class Router:
         decision = self._policy.decide(ticket.request, models)
         if isinstance(decision, Reject):
             raise next((e for e in ticket.ruled_out.values() if e.retryable), decision.error)
-        return decision.order
+        ticket.prefer(decision.order)
+        return ticket.order
 
     def fits(self, ticket: Ticket, name: str) -> None:
-        """The model's limits hold this request's prompt."""
+        """The model's limits hold this request's prompt and the output asked for."""
         ticket.fits.add(name)
+
+    def fits_partly(self, ticket: Ticket, name: str, max_seq_tokens: int) -> None:
+        """The model holds the prompt, but not all the output the client asked for.
+
+        It is a candidate only while no ready model holds both, and none holds more.
+
+        Args:
+            ticket: the request.
+            name: the model.
+            max_seq_tokens: longest sequence it holds.
+        """
+        ticket.fits.add(name)
+        ticket.partly[name] = max_seq_tokens
 
     def rule_out(self, ticket: Ticket, name: str, error: ApiError) -> None:
         """The model will not serve this request; those behind it need not wait for that."""
@@ -179,7 +193,7 @@ class Router:
         for earlier in self._queue:
             if earlier is ticket:
                 break
-            if name in earlier.fits and (
+            if earlier.wants(name) and (
                 earlier.place is Place.WAITING or name in earlier.refused_by
             ):
                 return None
@@ -253,7 +267,7 @@ class Router:
 
     def _next_for(self, name: str) -> Ticket | None:
         for ticket in self._queue:
-            if name not in ticket.fits:
+            if not ticket.wants(name):
                 continue
             if ticket.place is Place.WAITING:
                 return None if name in ticket.resting_on else ticket

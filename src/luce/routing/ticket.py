@@ -40,6 +40,9 @@ class Ticket:
     Attributes:
         request: what to route.
         fits: models whose limits hold the prompt.
+        partly: those of `fits` that cannot hold all the output the client asked for, and the
+            longest sequence each of them holds.
+        order: models it may be given to now, the preferred one first.
         ruled_out: models that can never serve this request, and what to tell the client if
             none is left.
         refused_by: models whose worker had no room for it. While it queues, nobody behind it
@@ -52,6 +55,8 @@ class Ticket:
 
     request: RouteRequest
     fits: set[str] = field(default_factory=set)
+    partly: dict[str, int] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
     ruled_out: dict[str, ApiError] = field(default_factory=dict)
     refused_by: set[str] = field(default_factory=set)
     resting_on: set[str] = field(default_factory=set)
@@ -63,8 +68,24 @@ class Ticket:
         """This model will not serve the request."""
         self.ruled_out[model] = error
         self.fits.discard(model)
+        self.partly.pop(model, None)
         self.refused_by.discard(model)
         self.resting_on.discard(model)
+
+    def prefer(self, order: tuple[str, ...]) -> None:
+        """Set `order`, without the models that hold too little while another holds enough.
+
+        Where none does, the ones that hold most are left: the output is cut to their room.
+        """
+        whole = tuple(name for name in order if name not in self.partly)
+        if not whole:
+            most = max(self.partly[name] for name in order)
+            whole = tuple(name for name in order if self.partly[name] == most)
+        self.order = whole
+
+    def wants(self, model: str) -> bool:
+        """It may be given to this model, and has been checked against it."""
+        return model in self.fits and model in self.order
 
     def final_error(self) -> ApiError:
         """What to say when every model is ruled out: first whatever a retry might cure."""

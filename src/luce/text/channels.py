@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from luce.text.markers import MarkerScanner
+from luce.text.markers import MarkerScanner, marker_set
 
 Channel = Literal["reasoning", "content"]
 
@@ -97,7 +97,7 @@ class ChannelSplitter:
     ) -> None:
         self._spec = spec
         self._is_verbatim = is_verbatim
-        self._scanner = MarkerScanner(spec.tags)
+        self._scanner = MarkerScanner(marker_set(frozenset(spec.tags)))
         self.in_reasoning = in_reasoning
         self._is_first = in_reasoning  # nothing but white space since the last tag
         self._is_blank_line = True

@@ -20,7 +20,7 @@ class MarkerSet:
 
 @lru_cache(maxsize=256)
 def marker_set(markers: frozenset[str]) -> MarkerSet:
-    """The compiled set; requests of one client have the same tools, so it is kept."""
+    """The compiled set; kept, as compiling takes longer than a short answer's parsing."""
     return MarkerSet(markers)
 
 
@@ -31,8 +31,8 @@ class MarkerScanner:
     found does not depend on how the text was cut.
     """
 
-    def __init__(self, markers: Iterable[str]) -> None:
-        self._set = marker_set(frozenset(markers))
+    def __init__(self, markers: MarkerSet) -> None:
+        self._set = markers
         self._held = ""
 
     @property

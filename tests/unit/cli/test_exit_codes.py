@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -76,19 +77,8 @@ def test_balanced_blocks_that_are_right_reach_loading(model: Path, tmp_path: Pat
     assert_refused(result, 3, str(missing))
 
 
-def test_an_unused_block_is_never_loaded(tmp_path: Path) -> None:
-    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
-    result = run_server(*two_blocks(first, second))
-    assert result.returncode == 3
-    assert "unused without --load-balancing: block 2 (small)" in result.stderr
-    assert str(first) in result.stderr
-    assert str(second) not in result.stderr
-
-
-def test_a_configuration_file_that_is_right_reaches_loading(tmp_path: Path) -> None:
+def test_a_configuration_file_is_refused_before_a_model_is_touched(tmp_path: Path) -> None:
     file = tmp_path / "luce.toml"
-    file.write_text("port = 0\n[[model]]\nmodel = 'missing.gguf'")
-    assert_refused(run_server("--config", file), 3, str(tmp_path / "missing.gguf"))
     file.write_text("prot = 0\n[[model]]\nmodel = 'missing.gguf'")
     assert_refused(run_server("--config", file), 2, str(file), "unknown key prot; write port")
 
@@ -130,11 +120,26 @@ def test_nothing_heavy_is_imported_for_the_command_line() -> None:
     heavy = ("torch", "rich", "numpy", "starlette", "uvicorn", "msgspec", "tokenizers")
     code = (
         "import sys; from luce.cli.main import server_main;"
-        f"server_main(['m.gguf', '--print-config']); server_main(['--help']); print([name for name in {heavy!r} if name in sys.modules])"
+        "server_main(['m.gguf', '--print-config']); server_main(['--help']);"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_print_config_survives_letters_that_the_terminal_lacks(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SERVER, b"\xff\xc3\xa9.gguf", "--model-name", "\u00e9"]
+    result = subprocess.run(
+        [*command, "--print-config"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"block 1 (\\xe9): primary" in result.stdout
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -138,7 +138,7 @@ def test_print_config_of_the_demo_needs_no_demo(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("luce.cli.demo.DEMO_PACKAGE", "no_such_package")
+    monkeypatch.setattr("luce.cli.main.locate_demo", lambda _config: pytest.fail("looked up"))
     assert server_main(["--demo", "--print-config"]) == 0
     assert "the demo model" in capsys.readouterr().out
     assert served == []

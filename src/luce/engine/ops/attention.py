@@ -33,6 +33,27 @@ class HeadShape:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionTensors:
+    """What an `AttentionBatch` says, on the device; sequences with one query come first.
+
+    Attributes:
+        block_tables: i32 [rows, M]: the blocks of every row, whether it takes part or not.
+        rows: i32 [B]: the row of each sequence.
+        context_lens: i32 [B]: tokens it attends to.
+        query_starts: i32 [B+1]: offsets of the sequences' tokens.
+        num_decode: leading sequences that have one query each.
+        max_queries: most tokens of any other.
+    """
+
+    block_tables: torch.Tensor
+    rows: torch.Tensor
+    context_lens: torch.Tensor
+    query_starts: torch.Tensor
+    num_decode: int
+    max_queries: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """Who attends to what in one step; sequences are contiguous runs of the step's tokens.
 
@@ -41,12 +62,15 @@ class AttentionBatch:
         context_lens: per sequence, tokens it attends to: those before this step and its own.
         block_tables: per sequence, the blocks that hold them, in order.
         block_tokens: P.
+        tensors: the same on the device, where the step was laid out there; the tuples may then
+            be empty.
     """
 
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
     block_tables: tuple[tuple[int, ...], ...]
     block_tokens: int
+    tensors: AttentionTensors | None = None
 
     @property
     def num_sequences(self) -> int:

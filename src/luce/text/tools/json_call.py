@@ -156,7 +156,7 @@ class JsonCall:
         if self._is_streaming:
             self._arguments.append(self._stream.take())
         is_sure = self._has_arguments or (
-            self._is_streaming and self._stream.num_values > self._first_value + 1
+            self._is_streaming and self._stream.num_values > self._first_value
         )
         if self._name is not None and is_sure:
             self._begin()

@@ -14,8 +14,10 @@ import triton.language as tl
 from luce.engine.ops.attention import AttentionTensors, HeadShape
 from luce.engine.ops.triton.numeric import dot, power_of_two
 
-_QUERIES = 128
-_TILE = 64
+# Queries and context tokens of a tile. The same for every chunk, so that every chunk is computed
+# by the same instructions. Float32 takes four times the shared memory a narrow type's copy does.
+_NARROW_TILE = (128, 64)
+_WIDE_TILE = (32, 32)
 _LOG2_E = 1.4426950408889634
 
 
@@ -101,13 +103,10 @@ def prefill_attention(
         out: [T, H * D]; those sequences' rows are written.
     """
     dim = heads.head_dim
-    queries = min(_QUERIES, power_of_two(tensors.max_queries, 16))
-    grid = (
-        heads.num_heads,
-        tensors.rows.shape[0] - tensors.num_decode,
-        triton.cdiv(tensors.max_queries, queries),
-    )
     wide = qkv.dtype == torch.float32
+    queries, tile = _WIDE_TILE if wide else _NARROW_TILE
+    num_sequences = tensors.rows.shape[0] - tensors.num_decode
+    grid = (heads.num_heads, num_sequences, triton.cdiv(tensors.max_queries, queries))
     _prefill_kernel[grid](
         qkv,
         cache,
@@ -125,9 +124,9 @@ def prefill_attention(
         G=heads.group,
         D=dim,
         P=cache.shape[1],
-        QUERIES=min(queries, 32) if wide else queries,
-        TILE=32 if wide else _TILE,
+        QUERIES=queries,
+        TILE=tile,
         BLOCK_D=power_of_two(dim, 16),
-        num_warps=8 if queries == _QUERIES and not wide else 4,
+        num_warps=4 if wide else 8,
         num_stages=2 if wide else 3,
     )

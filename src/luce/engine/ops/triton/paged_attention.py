@@ -1,0 +1,79 @@
+"""Paged attention out of the two kernels: decode rows first, runs of tokens behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from luce.engine.ops.attention import (
+    AttentionBatch,
+    AttentionStep,
+    AttentionTensors,
+    HeadShape,
+)
+from luce.engine.ops.triton.paged_attention_decode import DecodeScratch, decode_attention
+from luce.engine.ops.triton.paged_attention_prefill import prefill_attention
+from luce.kv.spec import NULL_BLOCK
+
+
+class TritonAttention:
+    """Attention on a device. One step at a time: steps share the scratch memory.
+
+    Args:
+        heads: geometry.
+        lanes: most sequences of a step that have one query.
+        max_ctx: longest context in tokens.
+        device: where.
+    """
+
+    def __init__(self, heads: HeadShape, lanes: int, max_ctx: int, device: torch.device) -> None:
+        self._heads = heads
+        self._device = device
+        self._scratch = DecodeScratch.make(heads, lanes, max_ctx, device)
+
+    def prepare(self, batch: AttentionBatch) -> AttentionStep:
+        """Take the batch's tensors, or make them where the step was laid out on the host."""
+        tensors = batch.tensors
+        if tensors is None:
+            tensors = tensors_of(batch, self._device)
+        return _TritonStep(self._heads, tensors, self._scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class _TritonStep:
+    heads: HeadShape
+    tensors: AttentionTensors
+    scratch: DecodeScratch
+
+    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        out = qkv.new_empty(qkv.shape[0], self.heads.num_heads * self.heads.head_dim)
+        if self.tensors.num_decode:
+            decode_attention(qkv, cache, self.tensors, self.heads, self.scratch, out)
+        if self.tensors.num_decode < self.tensors.rows.shape[0]:
+            prefill_attention(qkv, cache, self.tensors, self.heads, out)
+        return out
+
+
+def tensors_of(batch: AttentionBatch, device: torch.device) -> AttentionTensors:
+    """A batch laid out on the host, on the device; row i is sequence i.
+
+    Leading sequences with one query are decoded; one that stands behind a longer one is a run of
+    one token.
+    """
+    lens = [batch.query_len(sequence) for sequence in range(batch.num_sequences)]
+    num_decode = next((index for index, count in enumerate(lens) if count != 1), len(lens))
+    width = max(len(table) for table in batch.block_tables)
+    tables = [[*table, *[NULL_BLOCK] * (width - len(table))] for table in batch.block_tables]
+
+    def moved(values: object) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32).to(device)
+
+    return AttentionTensors(
+        block_tables=moved(tables),
+        rows=moved(range(len(lens))),
+        context_lens=moved(batch.context_lens),
+        query_starts=moved(batch.query_starts),
+        num_decode=num_decode,
+        max_queries=max(lens[num_decode:], default=0),
+    )
