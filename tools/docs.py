@@ -14,6 +14,7 @@ from luce.cli.launch import LAUNCH_OPTIONS
 from luce.config.option import Option
 from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS
 from luce.errors import ApiError, ClientGone, LuceError, Overloaded, StartupError
+from luce.observability.metrics import MetricSpec, table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -86,6 +87,18 @@ A traceback is always a bug of ours; please report it.
 """
 
 
+_METRICS_HEAD = """\
+# Metrics
+
+Written by `make docs` from `src/luce/observability/metrics.py`; change that file, not this page.
+
+`GET /metrics` gives all of them for all models in one scrape, in Prometheus' text format, or as
+OpenMetrics to who asks for that. Names and meanings follow vLLM's where it has them. Times are
+monotonic and as the listener saw them. Counters that a worker keeps begin anew with its process,
+which `rate()` understands. [Status and props](status.md) show the same as of now.
+"""
+
+
 def flags_page() -> str:
     """The option table as Markdown."""
     return "\n".join(
@@ -126,7 +139,25 @@ def errors_page() -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"flags.md": flags_page, "errors.md": errors_page}
+def metrics_page() -> str:
+    """The metric table as Markdown."""
+    return "\n".join([_METRICS_HEAD, *_metric_rows(table()), ""])
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "flags.md": flags_page,
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+}
+
+
+def _metric_rows(specs: Iterable[MetricSpec]) -> Iterable[str]:
+    yield "| metric | kind | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for spec in specs:
+        labels = " ".join(f"`{label}`" for label in spec.labels)
+        buckets = f" Buckets: {', '.join(f'{b:g}' for b in spec.buckets)}." if spec.buckets else ""
+        yield f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help}{buckets} |"
 
 
 def _option_rows(options: Iterable[Option]) -> Iterable[str]:

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from luce.engine.engine import Engine
 from luce.engine.options import EngineOptions
 from luce.kv.spec import blocks_for
@@ -98,7 +96,10 @@ def report(name: str, rates: list[float]) -> None:
 
 
 def profile(name: str, work: Callable[[], object]) -> None:
-    """Time inside PyTorch's operators by kind, and what is left: Python and dispatch."""
+    """Time inside PyTorch's operators by kind."""
+    # Not at the top: the engine's settings must stand before PyTorch is imported.
+    import torch
+
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
         work()
     print(f"\n{name}")

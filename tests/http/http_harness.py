@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+import socket
 from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from luce.listener.admission import Admissions
 from luce.listener.app import Services, build_app
 from luce.listener.bind import bind, url_of
 from luce.listener.body import BodyLimits
+from luce.listener.connection import HttpProtocol
 from luce.listener.generate import Generator
 from luce.listener.http_server import HttpServer
 from luce.listener.routes.generation import ClientRules
@@ -29,7 +31,7 @@ from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import Cancel, LoadSpec, Submit
 from luce.routing.policy import PrimaryFirst
 from luce.routing.router import TICK_S, Router
-from luce.testing.byte_tokenizer import pack_prompt
+from luce.testing.byte_tokenizer import ByteTokenizer, pack_prompt
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
 from luce.testing.slow_reader import SlowReader
@@ -78,6 +80,16 @@ class BytePrompt:
         return len(self.prompt_bytes) // 4
 
 
+class ByteVocabulary(ByteTokenizer):
+    """What `/tokenize` wants besides: `<end>` is the text of the end token."""
+
+    def encode_with_specials(self, rendered: str) -> list[int]:
+        return self.encode(rendered.replace("<end>", chr(END)))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<end>" if token_id == END else bytes([token_id])
+
+
 @dataclass
 class ByteText:
     """The text side of a fake model: the prompt is the messages' bytes, after a prefix."""
@@ -87,6 +99,8 @@ class ByteText:
     context_length: int = 8192
     generation_defaults: Mapping[str, float] = field(default_factory=dict)
     num_prepared: int = 0
+    tokenizer: ByteVocabulary = field(default_factory=ByteVocabulary)
+    add_bos_id: int | None = None
 
     def prepare(self, call: GenerationCall) -> BytePrompt:
         self.num_prepared += 1
@@ -171,7 +185,9 @@ class Harness:
         )
         body = BodyLimits(self.rules.max_body_bytes, self.rules.upload_stall_s, 30.0)
         rules = ClientRules(body, self.rules.keep_alive_interval_s, self.rules.stall_s)
-        services = Services(self.router, self.served, self.generator, rules, 1_700_000_000)
+        services = Services(
+            self.router, self.served, self.generator, rules, self._executor, 1_700_000_000
+        )
         self._sock = bind("127.0.0.1", 0)
         self.url = url_of(self._sock)
         self.port: int = self._sock.getsockname()[1]
@@ -259,3 +275,15 @@ def text_of(events: list[Any]) -> str:
     """The content of a chat stream."""
     deltas = [e["choices"][0]["delta"] for e in events if e != "[DONE]" and e.get("choices")]
     return "".join(delta.get("content", "") for delta in deltas)
+
+
+def shrink_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the server feel a slow reader before the kernel has taken megabytes."""
+    original = HttpProtocol.connection_made
+
+    def connection_made(self: HttpProtocol, transport: asyncio.Transport) -> None:
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        original(self, transport)
+
+    monkeypatch.setattr(HttpProtocol, "connection_made", connection_made)

@@ -1,6 +1,7 @@
 """Runs `serve` with scripted workers as a process of its own; started by the tests beside it.
 
-Arguments: one JSON object with `listener` (options), `models` (path, name) and `script`.
+Arguments: one JSON object with `listener` (options), `models` (path, name, and a `script` if
+it has its own) and `script`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
+
 from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
 from luce.errors import StartupError
 from luce.listener.server import serve
-from luce.workers.spawn import ProcessLauncher
+from luce.testing.fake_script import FakeScript
+from luce.testing.scripted_launcher import ScriptedLauncher
 
 
 def main() -> int:
@@ -22,9 +26,12 @@ def main() -> int:
         ModelConfig(path=Path(model["path"]), name=model["name"]) for model in setup["models"]
     )
     config = ServerConfig(listener=ListenerConfig(port=0, **setup["listener"]), models=models)
-    arguments = ("-m", "luce.testing.fake_worker", "--script", json.dumps(setup["script"]))
+    scripts = {
+        model["name"]: msgspec.convert({**setup["script"], **model.get("script", {})}, FakeScript)
+        for model in setup["models"]
+    }
     try:
-        code = serve(config, ProcessLauncher(arguments=arguments))
+        code = serve(config, ScriptedLauncher(scripts))
     except StartupError as error:
         print(f"luce_server: {error}", file=sys.stderr)
         return error.exit_code

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, eventually
+from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, eventually, shrink_send_buffers
 
 from luce.listener import sse
 from luce.testing.fake_script import FakeScript
@@ -26,22 +26,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 async def request(server: Harness, client: object, **fields: object) -> None:
     await client.send("POST", CHAT, json.dumps(chat_body("x", **fields)).encode())  # type: ignore[attr-defined]
-
-
-def shrink_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the server feel a slow reader before the kernel has taken megabytes."""
-    import socket
-
-    from luce.listener.connection import HttpProtocol
-
-    original = HttpProtocol.connection_made
-
-    def connection_made(self: HttpProtocol, transport: asyncio.Transport) -> None:
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        original(self, transport)
-
-    monkeypatch.setattr(HttpProtocol, "connection_made", connection_made)
 
 
 async def test_reader_that_stalls_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

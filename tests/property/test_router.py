@@ -30,6 +30,7 @@ class Request:
 
     number: int
     fitting: frozenset[str]
+    partly: dict[str, int]
     router: Router
     ticket: Ticket | None = None
     reservation: Reservation | None = None
@@ -44,8 +45,19 @@ class Request:
             return False
         assert self.reservation is None
         assert not ahead(self.router, reservation.model, self.ticket), "overtook in the queue"
+        self.check_preference(reservation.model)
         self.reservation = reservation
         return True
+
+    def check_preference(self, name: str) -> None:
+        """Given to a model that holds part of it only where no ready one holds more."""
+        if name not in self.partly:
+            return
+        assert self.ticket is not None
+        ruled_out = self.ticket.ruled_out
+        ready = {v.name for v in self.router.views() if v.state == "ready"} - set(ruled_out)
+        assert ready <= set(self.partly), "cut although another model holds all of it"
+        assert self.partly[name] == max(self.partly[other] for other in ready)
 
     def reject(self, error: ApiError) -> None:
         self.ends.append(error.code)
@@ -60,7 +72,7 @@ def ahead(router: Router, name: str, of: Ticket | None) -> list[Ticket]:
     queue = router._queue
     earlier = queue[: queue.index(of)] if of in queue else queue
     return [
-        t for t in earlier if name in t.fits and (t.place is Place.WAITING or name in t.refused_by)
+        t for t in earlier if t.wants(name) and (t.place is Place.WAITING or name in t.refused_by)
     ]
 
 
@@ -91,14 +103,14 @@ class RouterMachine(RuleBasedStateMachine):
         try:
             while request.reservation is None:
                 for name in self.router.candidates(ticket):
-                    if name not in request.fitting:
-                        self.router.rule_out(ticket, name, ContextLengthExceeded(name))
-                        continue
-                    self.router.fits(ticket, name)
+                    if name not in ticket.fits:
+                        self.check(request, ticket, name)
+                        break
                     before = ahead(self.router, name, of=ticket)
                     reservation = self.router.try_reserve(ticket, name)
                     if reservation is not None:
                         assert not before, "overtook on arrival"
+                        request.check_preference(name)
                         request.reservation = reservation
                         break
                 else:
@@ -109,6 +121,14 @@ class RouterMachine(RuleBasedStateMachine):
         except ApiError as error:
             request.ends.append(error.code)
         self.note_grants()
+
+    def check(self, request: Request, ticket: Ticket, name: str) -> None:
+        if name not in request.fitting:
+            self.router.rule_out(ticket, name, ContextLengthExceeded(name))
+        elif name in request.partly:
+            self.router.fits_partly(ticket, name, request.partly[name])
+        else:
+            self.router.fits(ticket, name)
 
     def note_grants(self) -> None:
         """Grants put into requests by the last event; those who were told to stop are closed."""
@@ -138,9 +158,12 @@ class RouterMachine(RuleBasedStateMachine):
 
     # --- events ------------------------------------------------------------------------
 
-    @rule(fitting=st.just(set(NAMES)) | st.sets(st.sampled_from(NAMES), min_size=1))
-    def arrive(self, fitting: set[str]) -> None:
-        request = Request(self.arrivals, frozenset(fitting), self.router)
+    @rule(
+        fitting=st.just(set(NAMES)) | st.sets(st.sampled_from(NAMES), min_size=1),
+        partly=st.just({}) | st.dictionaries(st.sampled_from(NAMES), st.integers(1, 2)),
+    )
+    def arrive(self, fitting: set[str], partly: dict[str, int]) -> None:
+        request = Request(self.arrivals, frozenset(fitting), partly, self.router)
         self.arrivals += 1
         request.ticket = self.router.open(RouteRequest(str(request.number)))
         self.requests.append(request)
@@ -222,7 +245,7 @@ class RouterMachine(RuleBasedStateMachine):
         view = next(view for view in self.router.views() if view.name == name)
         if view.state != "ready" or view.in_flight >= view.capacity:
             return None
-        interested = (t for t in self.router._queue if name in t.fits)
+        interested = (t for t in self.router._queue if t.wants(name))
         return next(
             (t for t in interested if t.place is Place.WAITING or name in t.refused_by), None
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.ops.attention import AttentionStep
+from luce.engine.ops.qkv import TokenPlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +15,11 @@ class ForwardContext:
     """One step, as the layers see it.
 
     Attributes:
-        rotary: f32 [T, 1, D/2, 2]: cosine and sine of each token's position.
-        slot_mapping: i64 [T]: where each token's keys and values go, block * P + offset.
+        places: angles and cache slots of the tokens.
         attend: the attention of this step, prepared once for all layers.
         kv_layers: per layer the cache [N, P, 2, K, D].
     """
 
-    rotary: torch.Tensor
-    slot_mapping: torch.Tensor
+    places: TokenPlaces
     attend: AttentionStep
     kv_layers: tuple[torch.Tensor, ...]

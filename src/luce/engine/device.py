@@ -7,7 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from luce.errors import PlacementError, UsageError
@@ -146,6 +149,48 @@ def begin_readback(values: torch.Tensor) -> Callable[[], list[int]]:
         return [int(value) for value in pinned.tolist()]
 
     return wait
+
+
+def upload(values: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """A small array on the device, without waiting: the copy stands in the stream's order.
+
+    On a CPU the tensor shares the array's memory.
+    """
+    tensor = torch.from_numpy(values)
+    if device.type == "cpu":
+        return tensor
+    # PyTorch's pinned memory is used again only after the copies from it are done.
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class DeviceGraph(Protocol):
+    """A captured run of kernels that reads and writes the same memory each time."""
+
+    def replay(self) -> None:
+        """Run it, in the current stream's order."""
+
+
+def graph_pool() -> object:
+    """Memory that graphs captured one after another may share, if they never run side by side."""
+    return torch.cuda.graph_pool_handle()
+
+
+def capture(work: Callable[[], torch.Tensor], pool: object) -> tuple[DeviceGraph, torch.Tensor]:
+    """Run `work` once, then capture it.
+
+    Returns:
+        The graph, and the tensor in which each replay leaves its result.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
+        result = work()
+    return graph, result
 
 
 def release_cached(device: Device) -> None:

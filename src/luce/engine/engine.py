@@ -6,8 +6,10 @@ checks it, runs it and hands back what was sampled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,24 +25,29 @@ from luce.engine.device import (
     use_threads,
 )
 from luce.engine.inputs import build_inputs
-from luce.engine.kv_tensors import KVTensors
+from luce.engine.kv_tensors import HeadMajorKVTensors, KVTensors
+from luce.engine.models.base import Parameters
 from luce.engine.models.registry import family_of
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.select import OpRequest, select_ops
+from luce.engine.ops.select import OpRequest, OpSet, select_ops
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.plan_check import PlanCheck
 from luce.engine.rows import RowState
 from luce.engine.runner import Runner
 from luce.engine.sampling.sampler import Sampler
-from luce.engine.sizing import size_engine
+from luce.engine.sizing import Sizing, size_engine
 from luce.engine.warm_up import warm_up_batches
 from luce.engine.weights import Progress, WeightReader
 from luce.errors import DeviceOutOfMemory, InternalError, PlacementError
-from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.hparams import HParams
 from luce.loaders.opening import open_checkpoint
 from luce.scheduler.plan import StepPlan, StepResult
 from luce.units import format_bytes
+
+if TYPE_CHECKING:
+    from luce.engine.device_executor import DeviceExecutor
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +61,12 @@ class PendingStep:
         """Wait for the sampled tokens.
 
         Raises:
-            InternalError: the model produced logits that are not numbers.
+            InternalError: the model produced logits that are not numbers, or the device failed.
         """
-        token_ids = tuple(self._read())
+        try:
+            token_ids = tuple(self._read())
+        except RuntimeError as error:
+            raise InternalError(f"step {self.step} failed on the device: {error}") from error
         if any(token_id < 0 for token_id in token_ids):
             raise InternalError(
                 f"step {self.step}: the model's logits are not finite numbers; its weights are "
@@ -72,14 +82,18 @@ class Engine:
         resolved: the geometry it came out with.
     """
 
-    def __init__(self, runner: Runner, resolved: EngineInfo, device: Device, chunk: int) -> None:
+    def __init__(self, blueprint: Blueprint, parameters: Parameters, progress: Progress) -> None:
+        runner, resolved, ops = _assemble(blueprint, parameters)
+        device = blueprint.device
         self.resolved = resolved
-        self._chunk = chunk
+        self._chunk = blueprint.options.chunk
         self._runner = runner
-        sampler = Sampler(resolved.max_rows, resolved.vocab_size, resolved.max_ctx, device.torch)
-        self._rows = RowState(resolved.max_rows, sampler, device.torch)
         self._device = device
         self._check = PlanCheck(resolved)
+        self._progress = progress
+        sampler = Sampler(resolved.max_rows, resolved.vocab_size, resolved.max_ctx, device.torch)
+        self._rows = RowState(resolved.max_rows, sampler, device.torch)
+        self._executor = _executor(runner, resolved, device) if ops.is_on_device else None
 
     @classmethod
     def load(cls, options: EngineOptions, progress: Progress) -> Engine:
@@ -97,15 +111,43 @@ class Engine:
         device = open_device(options.device)
         use_threads(options.threads)
         checkpoint = open_checkpoint(options.path)
-        runner, resolved = _build(checkpoint, options, device, progress)
-        release_cached(device)
-        return cls(runner, resolved, device, options.chunk)
+        dtype = resolve_dtype(options.dtype, device)
+        family = family_of(checkpoint.architecture)
+        spec = family.kv_spec(checkpoint.hparams, options.block_tokens, dtype.itemsize)
+        sizing = size_engine(options, checkpoint, spec, dtype, device, free_bytes(device))
+        blueprint = Blueprint(
+            checkpoint.architecture, checkpoint.hparams, options, device, dtype, sizing
+        )
+        reader = WeightReader(checkpoint, dtype, device.torch, progress)
+        return cls(blueprint, reader, progress)
 
     def warm_up(self) -> None:
-        """Run the shapes to come once, into the null block, so that no request pays for it."""
+        """Run the shapes to come once, into the null block, so that no request pays for it.
+
+        On a GPU also captures the decode steps.
+
+        Raises:
+            PlacementError: the device's memory does not hold them.
+        """
         with torch.inference_mode():
+            if self._executor is not None:
+                self._warm_up_device(self._executor)
+                return
             for batch in warm_up_batches(self.resolved, self._chunk, self._device.torch):
                 self._runner.logits(batch)
+
+    def _warm_up_device(self, executor: DeviceExecutor) -> None:
+        try:
+            executor.warm_up(self._chunk)
+            executor.capture_all(self._progress)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise PlacementError(
+                f"{self._device.name} ran out of memory while capturing decode steps; "
+                f"{format_bytes(free_bytes(self._device))} free now; lower --max-concurrency, "
+                "--chunk or --kv-pool-tokens"
+            ) from error
 
     def step(self, plan: StepPlan) -> PendingStep:
         """Run a plan.
@@ -118,6 +160,8 @@ class Engine:
         self._check.check(plan)
         try:
             with torch.inference_mode():
+                if self._executor is not None:
+                    return PendingStep(plan.step, self._executor.launch(plan))
                 self._rows.start(plan.starts)
                 batch = build_inputs(
                     plan.items, self._rows, self.resolved.block_tokens, self._device.torch
@@ -132,24 +176,34 @@ class Engine:
 
     def close(self) -> None:
         """Give the memory back; the engine cannot be used any more."""
-        del self._runner, self._rows
+        del self._runner, self._rows, self._executor
         release_cached(self._device)
 
 
-def _build(
-    checkpoint: Checkpoint, options: EngineOptions, device: Device, progress: Progress
-) -> tuple[Runner, EngineInfo]:
-    """Size everything, then fill it."""
-    dtype = resolve_dtype(options.dtype, device)
-    family = family_of(checkpoint.architecture)
-    spec = family.kv_spec(checkpoint.hparams, options.block_tokens, dtype.itemsize)
-    sizing = size_engine(options, checkpoint, spec, dtype, device, free_bytes(device))
-    reader = WeightReader(checkpoint, dtype, device.torch, progress)
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What an engine is assembled from, beside its parameters."""
+
+    architecture: str
+    hparams: HParams
+    options: EngineOptions
+    device: Device
+    dtype: torch.dtype
+    sizing: Sizing
+
+
+def _assemble(blueprint: Blueprint, parameters: Parameters) -> tuple[Runner, EngineInfo, OpSet]:
+    """Fill what was sized."""
+    options, device, dtype = blueprint.options, blueprint.device, blueprint.dtype
+    sizing, hparams = blueprint.sizing, blueprint.hparams
+    family = family_of(blueprint.architecture)
+    spec = family.kv_spec(hparams, options.block_tokens, dtype.itemsize)
     try:
         with torch.inference_mode():
-            ops = select_ops(_op_request(checkpoint.hparams, dtype, device))
-            model = family.build(checkpoint.hparams, reader, ops, sizing.max_ctx)
-            kv = KVTensors(spec, sizing.num_blocks + 1, dtype, device.torch)
+            ops = select_ops(_op_request(blueprint))
+            model = family.build(hparams, parameters, ops, sizing.max_ctx)
+            kv_tensors = HeadMajorKVTensors if ops.is_on_device else KVTensors
+            kv = kv_tensors(spec, sizing.num_blocks + 1, dtype, device.torch)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise PlacementError(
@@ -157,8 +211,9 @@ def _build(
                 f"{format_bytes(free_bytes(device))} free now"
             ) from error
         raise
+    release_cached(device)
     resolved = EngineInfo(
-        architecture=checkpoint.architecture,
+        architecture=blueprint.architecture,
         device=device.name,
         dtype=dtype_name(dtype),
         max_ctx=sizing.max_ctx,
@@ -171,13 +226,27 @@ def _build(
         vocab_size=model.vocab_size,
         kernels=tuple(f"{choice.op}={choice.chosen}" for choice in ops.choices),
     )
-    return Runner(model, kv, ops.attention), resolved
+    for choice in ops.choices:
+        refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
+        fields = {"op": choice.op, "chosen": choice.chosen, "refused": refused}
+        _log.debug("implementation chosen", extra=fields)
+    return Runner(model, kv, ops.attention), resolved, ops
 
 
-def _op_request(hparams: HParams, dtype: torch.dtype, device: Device) -> OpRequest:
+def _op_request(blueprint: Blueprint) -> OpRequest:
+    hparams = blueprint.hparams
     return OpRequest(
-        device=device.torch,
-        dtype=dtype,
+        device=blueprint.device.torch,
+        dtype=blueprint.dtype,
         heads=HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim),
         interleaved_rope=hparams.rope_layout == "interleaved",
+        lanes=blueprint.options.max_concurrency,
+        max_ctx=blueprint.sizing.max_ctx,
     )
+
+
+def _executor(runner: Runner, resolved: EngineInfo, device: Device) -> DeviceExecutor:
+    # Triton is needed only where it was chosen.
+    from luce.engine.device_executor import DeviceExecutor
+
+    return DeviceExecutor(runner, resolved, device.torch)

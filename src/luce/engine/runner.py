@@ -11,6 +11,7 @@ from luce.engine.inputs import InputBatch
 from luce.engine.kv_tensors import KVTensors
 from luce.engine.models.base import Model
 from luce.engine.ops.attention import PagedAttention
+from luce.engine.ops.qkv import TokenPlaces
 from luce.engine.rows import RowState
 
 
@@ -25,8 +26,7 @@ class Runner:
     def logits(self, batch: InputBatch) -> torch.Tensor | None:
         """f32 [sampled, V] of the tokens whose logits are wanted, None if there are none."""
         context = ForwardContext(
-            rotary=self.model.rotary(batch.positions),
-            slot_mapping=batch.slot_mapping,
+            places=TokenPlaces(self.model.rotary(batch.positions), batch.slot_mapping),
             attend=self.attention.prepare(batch.attention),
             kv_layers=self.kv.layers,
         )

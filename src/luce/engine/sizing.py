@@ -79,6 +79,9 @@ def size_engine(
     if options.kv_pool_tokens is None:
         share = (free - weights - scratch) // _KV_SHARE_OF_FREE // spec.bytes_per_block
         wanted = min(wanted, max(share, blocks_for(max_ctx, options.block_tokens)))
+    if device.is_cpu:
+        # Attention may gather the whole cache of one layer.
+        scratch += (wanted + 1) * spec.bytes_per_block // spec.num_layers
     sizing = Sizing(
         # A sequence cannot be longer than the whole pool.
         max_ctx=min(max_ctx, wanted * options.block_tokens),

@@ -129,6 +129,7 @@ class _Admission:
             admitted = await self._submit(reservation)
             if admitted is not None:
                 self._tried().pop(admitted.model.name, None)
+                self._note_unready_before(admitted.model.name)
                 return admitted
 
     async def _reserve(self) -> Reservation:
@@ -155,6 +156,7 @@ class _Admission:
             async with asyncio.timeout_at(self._deadline):
                 return await _answer(self._router, self._ticket)
         except TimeoutError:
+            self._context.outcome["rejected"] = "timeout"
             raise self._router.overloaded(f"No model had room within {timeout_s:g} s.") from None
 
     async def _check(self, name: str) -> None:
@@ -236,6 +238,14 @@ class _Admission:
 
     def _note(self, name: str, reason: str) -> None:
         self._tried()[name] = reason
+
+    def _note_unready_before(self, chosen: str) -> None:
+        """Models that would have come first and were no candidates."""
+        for view in self._router.views():
+            if view.name == chosen:
+                return
+            if view.state != "ready":
+                self._tried().setdefault(view.name, view.state)
 
     def _tried(self) -> dict[str, str]:
         tried: dict[str, str] = self._context.outcome.setdefault("passed_over", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -18,8 +19,13 @@ from luce.listener.generate import Generator
 from luce.listener.middleware import RequestMiddleware
 from luce.listener.routes.generation import ClientRules, GenerationEndpoint
 from luce.listener.routes.health import HealthRoutes
+from luce.listener.routes.metrics import MetricsRoute
 from luce.listener.routes.models import ModelRoutes
+from luce.listener.routes.props import PropsRoute
+from luce.listener.routes.status import StatusRoute
+from luce.listener.routes.tokens import CountTokens, TokenEndpoint, Tokenize
 from luce.listener.served import ServedModels
+from luce.listener.telemetry import Telemetry
 from luce.routing.router import Router
 
 
@@ -32,6 +38,7 @@ class Services:
         models: what is served.
         generator: runs generations.
         rules: how clients are treated.
+        executor: where text is rendered and tokenised.
         created: Unix time the server started, shown as the models' creation.
     """
 
@@ -39,28 +46,56 @@ class Services:
     models: ServedModels
     generator: Generator
     rules: ClientRules
+    executor: Executor
     created: int
 
 
 def build_app(services: Services) -> Starlette:
     """The app over these services."""
-    health = HealthRoutes(services.models, services.router)
-    models = ModelRoutes(services.models, services.created)
-    chat = GenerationEndpoint(OpenAIChat(), services.generator, services.rules)
+    telemetry = Telemetry(services.models, services.router)
     app = Starlette(
-        routes=[
-            Route("/", health.root),
-            Route("/health", health.ready),
-            Route("/health/live", health.live),
-            Route("/v1/models", models.index),
-            Route("/v1/models/{name:path}", models.one),
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-        ],
-        middleware=[Middleware(RequestMiddleware)],
+        routes=[*_looking(services, telemetry), *_asking(services)],
+        middleware=[Middleware(RequestMiddleware, telemetry)],
         exception_handlers={HTTPException: _http_error},
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _looking(services: Services, telemetry: Telemetry) -> list[Route]:
+    """Endpoints that show what is; they answer at once."""
+    router, served = services.router, services.models
+    health = HealthRoutes(served, router)
+    models = ModelRoutes(served, services.created)
+    status = StatusRoute(served, router, services.generator, telemetry)
+    return [
+        Route("/", health.root),
+        Route("/health", health.ready),
+        Route("/health/live", health.live),
+        Route("/v1/models", models.index),
+        Route("/v1/models/{name:path}", models.one),
+        Route("/props", PropsRoute(served, router).show),
+        Route("/status/json", status.show),
+        Route("/metrics", MetricsRoute(telemetry).show),
+    ]
+
+
+def _asking(services: Services) -> list[Route]:
+    """Endpoints that take a body."""
+    rules = services.rules
+
+    def tokens(task: CountTokens | Tokenize) -> TokenEndpoint:
+        return TokenEndpoint(task, services.models, services.executor, rules.body)
+
+    return [
+        Route(
+            "/v1/chat/completions",
+            GenerationEndpoint(OpenAIChat(), services.generator, rules),
+            methods=["POST"],
+        ),
+        Route("/v1/messages/count_tokens", tokens(CountTokens()), methods=["POST"]),
+        Route("/tokenize", tokens(Tokenize()), methods=["POST"]),
+    ]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

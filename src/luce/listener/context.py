@@ -24,12 +24,14 @@ class RequestContext:
         key: unique in this process, whatever ids clients choose.
         timings: when things happened.
         outcome: fields of the line logged when the request ends.
+        is_generation: it asks a model for output.
     """
 
     request_id: str
     key: str
     timings: RequestTimings = field(default_factory=RequestTimings)
     outcome: dict[str, Any] = field(default_factory=dict)
+    is_generation: bool = False
 
 
 def new_context(headers: list[tuple[bytes, bytes]]) -> RequestContext:

@@ -21,11 +21,16 @@ from luce.text.events import Failed, Finished, GenEvent, Started
 
 
 class Generator:
-    """Runs generations; one per server."""
+    """Runs generations; one per server.
+
+    Attributes:
+        num_started: generations asked for so far.
+    """
 
     def __init__(self, admissions: Admissions) -> None:
         self._admissions = admissions
         self._running: set[Generation] = set()
+        self.num_started = 0
 
     @property
     def num_running(self) -> int:
@@ -34,6 +39,7 @@ class Generator:
 
     def generate(self, call: GenerationCall, context: RequestContext) -> Generation:
         """A generation, not yet admitted."""
+        self.num_started += 1
         return Generation(self._admissions, self._running, call, context)
 
     def abort_all(self, error: ApiError) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from luce.errors import ApiError, ClientGone, InternalError
-from luce.listener.connection import client_of
-from luce.listener.context import RequestContext, attach, new_context
+from luce.listener.connection import Client, SlowClient, client_of
+from luce.listener.context import RequestContext, attach, context_of, new_context
 from luce.listener.dialects.openai_chat import error_body
 from luce.listener.respond import send_error
+from luce.listener.telemetry import Telemetry
 from luce.observability.log import request_id_var
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ _CORS = [
 class RequestMiddleware:
     """The outermost layer of the app."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
         self._app = app
+        self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, whatever happens to it."""
@@ -40,10 +42,11 @@ class RequestMiddleware:
         context = new_context(scope["headers"])
         attach(scope, context)
         token = request_id_var.set(context.request_id)
-        answer = _Answer(send, context.request_id)
+        answer = _Answer(send, client_of(scope), context.request_id)
         try:
             await self._serve(scope, receive, answer)
         finally:
+            self._telemetry.finished(context)
             _log_end(scope, context, answer.status)
             request_id_var.reset(token)
 
@@ -55,7 +58,11 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, answer)
         except ClientGone as gone:
+            if answer.is_complete:
+                return
             answer.status = CLIENT_CLOSED
+            is_slow = isinstance(gone, SlowClient)
+            _note_error(scope, "slow_reader" if is_slow else "client_gone")
             log.debug("client gone", extra={"reason": str(gone)})
             await client_of(scope).close()
         except ApiError as error:
@@ -67,22 +74,38 @@ class RequestMiddleware:
 
 
 class _Answer:
-    """`send` that adds our headers and remembers the status."""
+    """`send` that adds our headers and remembers what has been said.
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    Attributes:
+        status: 0 until the answer has begun.
+        is_complete: all of it was handed over while the client was there. That the connection
+            closes then, by the client or by us, is no loss.
+    """
+
+    def __init__(self, send: Send, client: Client, request_id: str) -> None:
         self._send = send
+        self._client = client
         self._request_id = request_id.encode("ascii")
         self.status = 0
+        self.is_complete = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-request-id", self._request_id), *_CORS]
             message = {**message, "headers": headers}
+        is_last = message["type"] == "http.response.body" and not message.get("more_body")
+        is_heard = is_last and not self._client.is_gone
         await self._send(message)
+        self.is_complete = self.is_complete or is_heard
+
+
+def _note_error(scope: Scope, code: str) -> None:
+    context_of(scope).outcome.setdefault("error", code)
 
 
 async def _answer_error(scope: Scope, receive: Receive, answer: _Answer, error: ApiError) -> None:
+    _note_error(scope, error.code)
     if answer.status:
         # Headers are out: a broken-off answer is all that can still be said.
         await client_of(scope).close()
@@ -91,8 +114,9 @@ async def _answer_error(scope: Scope, receive: Receive, answer: _Answer, error: 
 
 
 def _log_end(scope: Scope, context: RequestContext, status: int) -> None:
-    is_generation = scope["method"] == "POST"
-    level = logging.INFO if is_generation or status >= 500 else logging.DEBUG
+    # GETs are mostly probes that come every second, and a 503 is what they come for.
+    is_worth_a_line = scope["method"] == "POST" or status == InternalError.status
+    level = logging.INFO if is_worth_a_line else logging.DEBUG
     if not log.isEnabledFor(level):
         return
     timings, outcome = context.timings, context.outcome

@@ -36,6 +36,19 @@ class Output(Protocol):
         """Take what one step added."""
 
 
+class TextTokenizer(Protocol):
+    """One model's vocabulary; `text.tokenizer.Tokenizer`."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text."""
+
+    def encode_with_specials(self, rendered: str) -> list[int]:
+        """Token ids; texts of control tokens become those tokens."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for."""
+
+
 PromptT = TypeVar("PromptT", bound=Prompt)
 
 
@@ -53,6 +66,14 @@ class Text(Protocol[PromptT]):
     @property
     def generation_defaults(self) -> Mapping[str, float]:
         """Sampling defaults from the model's files."""
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The vocabulary."""
+
+    @property
+    def add_bos_id(self) -> int | None:
+        """The token prompts begin with, if they do."""
 
     def prepare(self, call: GenerationCall) -> PromptT:
         """Render and tokenise; called in a thread."""

@@ -85,6 +85,15 @@ def sampling_params(
     )
 
 
+def sampling_defaults(defaults: Mapping[str, float]) -> dict[str, float]:
+    """What holds when the client says nothing.
+
+    Args:
+        defaults: the model's own sampling defaults.
+    """
+    return {name: defaults.get(name, value) for name, value in _DEFAULTS.items()}
+
+
 def _resolved(name: str, overrides: SamplingOverrides, defaults: Mapping[str, float]) -> float:
     asked: float | None = getattr(overrides, name)
     if asked is not None:

@@ -51,6 +51,21 @@ class ServedModel:
         return limits.max_concurrency if limits is not None else 0
 
     @property
+    def is_up(self) -> bool:
+        """Its worker is loaded and alive: what it says of itself holds."""
+        return self.handle.state in (WorkerState.READY, WorkerState.DRAINING)
+
+    @property
+    def device(self) -> str:
+        """Where it is, or should be once it is loaded."""
+        return self.handle.ready.device if self.handle.ready else self.config.target_device
+
+    @property
+    def num_restarts(self) -> int:
+        """Processes its worker has had after the first."""
+        return max(0, self.handle.num_processes - 1)
+
+    @property
     def context_length(self) -> int | None:
         """Longest sequence it serves; None until known."""
         limits = self.handle.limits

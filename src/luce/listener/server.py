@@ -92,6 +92,7 @@ class ListenerProcess:
             self._models,
             self._generator,
             client_rules(config.listener),
+            self._executor,
             created=int(datetime.now(tz=UTC).timestamp()),
         )
         self._http = HttpServer(build_app(services))

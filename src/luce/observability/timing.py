@@ -54,6 +54,16 @@ class RequestTimings:
         return self._between_ms(self.received_ns, self.first_token_ns)
 
     @property
+    def prefill_ms(self) -> float | None:
+        """From admission to the first output."""
+        return self._between_ms(self.admitted_ns, self.first_token_ns)
+
+    @property
+    def decode_ms(self) -> float | None:
+        """From the first output to the last."""
+        return self._between_ms(self.first_token_ns, self.last_token_ns)
+
+    @property
     def total_ms(self) -> float:
         """From arrival until now."""
         return (self.clock_ns() - self.received_ns) / _NS_PER_MS

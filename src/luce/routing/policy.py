@@ -67,6 +67,10 @@ Decision = Try | Reject
 class RoutePolicy(Protocol):
     """Turns a request and the models into an order of preference."""
 
+    @property
+    def name(self) -> str:
+        """What the status calls it."""
+
     def decide(self, request: RouteRequest, models: Sequence[ModelView]) -> Decision:
         """Name the models to try. Busy models are named too: waiting is the router's matter.
 
@@ -78,6 +82,8 @@ class RoutePolicy(Protocol):
 
 class PrimaryFirst:
     """Every request prefers the primary, whatever model it names, then the others in order."""
+
+    name = "primary-first"
 
     def decide(self, request: RouteRequest, models: Sequence[ModelView]) -> Decision:
         """Name the ready models by priority; see `RoutePolicy.decide`."""

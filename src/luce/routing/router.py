@@ -48,6 +48,9 @@ class Router:
 
     Life of a ticket: `open` → any of `candidates`, `fits`, `fits_partly`, `rule_out`,
     `try_reserve`, `wait` → `close`, always.
+
+    Attributes:
+        policy: who is preferred.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Router:
         clock_s: monotonic seconds.
         """
         self._models = {name: _Model(name, priority) for priority, name in enumerate(names)}
-        self._policy = policy
+        self.policy = policy
         self._queue_limit = queue_limit
         self._clock_s = clock_s
         self._queue: list[Ticket] = []
@@ -157,7 +160,7 @@ class Router:
         models = [m.view() for m in self._models.values() if m.name not in ticket.ruled_out]
         if not models:
             raise ticket.final_error()
-        decision = self._policy.decide(ticket.request, models)
+        decision = self.policy.decide(ticket.request, models)
         if isinstance(decision, Reject):
             raise next((e for e in ticket.ruled_out.values() if e.retryable), decision.error)
         ticket.prefer(decision.order)
@@ -234,21 +237,28 @@ class Router:
         )
         model.in_flight += 1
         self._holders[reservation] = ticket
+        self._drain_rate.busy(self._clock_s())
         return reservation
+
+    def _let_go(self, reservation: Reservation) -> Ticket:
+        self._models[reservation.model].in_flight -= 1
+        ticket = self._holders.pop(reservation)
+        if not self._holders:
+            self._drain_rate.idle(self._clock_s())
+        return ticket
 
     def _on_admit(self, reservation: Reservation) -> None:
         self.close(self._holders[reservation])
 
     def _on_release(self, reservation: Reservation, how: Release) -> None:
-        ticket = self._holders.pop(reservation)
-        model = self._models[reservation.model]
-        model.in_flight -= 1
-        if how == "busy" and model.name not in ticket.ruled_out:
-            ticket.refused_by.add(model.name)
-            ticket.resting_on.add(model.name)
-        elif how == "handled":
+        if how == "handled":
             self._drain_rate.ended(self._clock_s())
-            self._wake(model.name)
+        ticket, name = self._let_go(reservation), reservation.model
+        if how == "busy" and name not in ticket.ruled_out:
+            ticket.refused_by.add(name)
+            ticket.resting_on.add(name)
+        elif how == "handled":
+            self._wake(name)
         self._dispatch()
 
     # --- the queue -----------------------------------------------------------------------
@@ -279,8 +289,7 @@ class Router:
         waiter = self._stop_waiting(ticket)
         reservation = self._reserve(ticket, model)
         if not waiter.grant(reservation):
-            del self._holders[reservation]
-            model.in_flight -= 1
+            self._let_go(reservation)
             self._leave_queue(ticket)
 
     def _reconsider(self, ticket: Ticket) -> None:

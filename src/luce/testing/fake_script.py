@@ -23,6 +23,8 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         token_delay_s: pause before each token.
         tokens_per_step: tokens in each delta.
         hold_after: tokens after which a request waits for `release`; None never waits.
+        late_cancel: a cancelled request retires with its next step instead of at once, as in an
+            engine; one that waits for `release` then waits for that.
         fail_error: class name of `luce.errors`; each request fails with it after its tokens.
         load_error: class name of `luce.errors`; loading ends in a fatal Fault with it.
         refuse_next: how many submissions are refused with the three fields after it.
@@ -48,6 +50,7 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     token_delay_s: float = 0.0
     tokens_per_step: int = 1
     hold_after: int | None = None
+    late_cancel: bool = False
     fail_error: str = ""
     cached_tokens: int = 0
     refuse_next: int = 0

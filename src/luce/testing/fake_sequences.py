@@ -24,6 +24,7 @@ class FakeSequence:
     sent: int = 0
     is_held: bool = False
     may_hold: bool = True
+    is_cancelled: bool = False
     num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -190,7 +190,7 @@ class FakeSession:
         elif isinstance(message, wire.Cancel):
             sequence = self._pool.sequences.get(message.request_id)
             if sequence is not None:
-                self._retire(sequence, "cancelled")
+                self._cancel(sequence)
         elif isinstance(message, wire.Control):
             if message.op == "drain":
                 self._drain()
@@ -214,6 +214,12 @@ class FakeSession:
         self._send(wire.Admitted(submit.request_id, self._script.cached_tokens))
         self._send_stats()
         self._maybe_crash("admitted")
+
+    def _cancel(self, sequence: FakeSequence) -> None:
+        if self._script.late_cancel:
+            sequence.is_cancelled = True
+        else:
+            self._retire(sequence, "cancelled")
 
     def _scripted_refusal(self, submit: wire.Submit) -> wire.Refused | None:
         if self._is_draining:
@@ -241,6 +247,9 @@ class FakeSession:
         """One step: every sequence that is due gets its next tokens, in one frame."""
         now = time.monotonic()
         due = [s for s in self._pool.sequences.values() if not s.is_held and s.due <= now]
+        for sequence in [sequence for sequence in due if sequence.is_cancelled]:
+            due.remove(sequence)
+            self._retire(sequence, "cancelled")
         if due:
             self._step += 1
             deltas = [self._delta(sequence) for sequence in due]

@@ -5,22 +5,32 @@ from __future__ import annotations
 import logging
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from luce.errors import ModelFileError, TemplateError
+from luce.errors import InvalidRequest, ModelFileError, TemplateError
 from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.opening import read_text_metadata
 from luce.text import gguf_vocab, tokenizer_json
-from luce.text.call import GenerationCall
+from luce.text.answer import AnswerForm
+from luce.text.call import GenerationCall, NamedTool, ToolSpec
+from luce.text.channels import ChannelSpec, ends_in_reasoning, find_channels
 from luce.text.detokenizer import Detokenizer
 from luce.text.markup_guard import MarkupGuard
-from luce.text.message_forms import Message
 from luce.text.pipeline import OutputPipeline
+from luce.text.reasoning import template_variables
 from luce.text.template import CHATML_TEMPLATE, ChatTemplate
+from luce.text.template_messages import message_dicts, tool_dicts
+from luce.text.template_traits import TemplateTraits
 from luce.text.tokenizer import Tokenizer
+from luce.text.tool_prompt import with_tools_section
+from luce.text.tools.declared import DeclaredTools
+from luce.text.tools.hermes import HERMES
+from luce.text.tools.parser import ToolParser
+from luce.text.tools.registry import active_syntaxes, find_syntax
+from luce.text.tools.syntax import ToolSyntax
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +55,19 @@ class PreparedPrompt:
         prompt_bytes: int32 little-endian token ids, as `Submit` carries them.
         stop: stop strings.
         stop_token_ids: tokens that end the generation; none when the request ignores them.
+        splits_reasoning: reasoning is told apart from the answer.
+        in_reasoning: the prompt ends inside reasoning.
+        tools: the tools whose calls are taken.
+        is_single_call: the generation ends with its first call.
     """
 
     prompt_bytes: bytes
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
+    splits_reasoning: bool = False
+    in_reasoning: bool = False
+    tools: tuple[ToolSpec, ...] = ()
+    is_single_call: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -75,6 +93,9 @@ class TextBundle:
         context_length: the model's trained context, in tokens.
         vocab_size: rows of the embedding; may exceed the tokenizer's tokens.
         add_bos_id: the begin token that prompts start with, or None.
+        traits: what the template knows of tools and reasoning.
+        channels: the model's tags of reasoning, or None.
+        tool_syntax: how the model writes calls; others are understood as well.
     """
 
     name: str
@@ -87,6 +108,9 @@ class TextBundle:
     vocab_size: int
     add_bos_id: int | None
     guard: MarkupGuard
+    traits: TemplateTraits
+    channels: ChannelSpec | None
+    tool_syntax: ToolSyntax
 
     @classmethod
     def load(cls, path: Path, chat_template_file: Path | None = None) -> TextBundle:
@@ -108,17 +132,23 @@ class TextBundle:
     ) -> TextBundle:
         """As `load`, from metadata already read; `path` is for error messages."""
         tokenizer = _build_tokenizer(meta, path)
+        source, origin = _template_source(meta, tokenizer, path, chat_template_file)
+        template = ChatTemplate(source, meta.bos_token, meta.eos_token, origin=origin)
+        traits = TemplateTraits.of(source)
         return cls(
             name=meta.name,
             architecture=meta.architecture,
             tokenizer=tokenizer,
-            template=_build_template(meta, tokenizer, path, chat_template_file),
+            template=template,
             stop_token_ids=_stop_token_ids(meta, tokenizer),
             generation_defaults=dict(meta.generation_defaults),
             context_length=meta.context_length,
             vocab_size=meta.vocab_size,
             add_bos_id=_add_bos_id(meta, tokenizer),
             guard=MarkupGuard(tokenizer.control_texts),
+            traits=traits,
+            channels=find_channels(source),
+            tool_syntax=_tool_syntax(traits, source, meta.architecture),
         )
 
     def prepare(self, call: GenerationCall) -> PreparedPrompt:
@@ -126,23 +156,27 @@ class TextBundle:
 
         Raises:
             TemplateError: the template refuses the messages, or renders nothing.
-            InvalidRequest: the messages are not valid Unicode.
+            InvalidRequest: the messages are not valid Unicode or nested too deeply, or the
+                tool choice names no tool.
         """
-        messages = [_as_dict(message) for message in call.messages]
-        sentinel = self.guard.sentinel_for(messages, call.template_kwargs)
-        rendered = self.template.render(
-            self.guard.shield(messages, sentinel),
-            self.guard.shield(call.template_kwargs, sentinel),
-        )
+        try:
+            rendered, sentinel = self._render(call)
+        except RecursionError as error:
+            raise InvalidRequest("the messages or tools are nested too deeply") from error
         ids = self.tokenizer.encode_with_specials(rendered, sentinel)
         if self.add_bos_id is not None and ids[:1] != [self.add_bos_id]:
             ids.insert(0, self.add_bos_id)
         if not ids:
             raise TemplateError("the chat template renders these messages to an empty prompt")
+        channels = self.channels if call.reasoning is not None else None
         return PreparedPrompt(
             prompt_bytes=_int32_bytes(ids),
             stop=call.stop,
             stop_token_ids=() if call.sampling.ignore_eos else self.stop_token_ids,
+            splits_reasoning=channels is not None,
+            in_reasoning=channels is not None and ends_in_reasoning(channels, rendered),
+            tools=_callable_tools(call),
+            is_single_call=not call.parallel_tool_calls,
         )
 
     def pipeline(
@@ -155,16 +189,70 @@ class TextBundle:
             prompt_tokens: as reported in usage.
             cached_tokens: how many of them the worker's prefix cache held.
         """
+        channels = self.channels if prepared.splits_reasoning else None
+        syntaxes = active_syntaxes(self.tool_syntax) if prepared.tools else ()
+        tools = None
+        if prepared.tools:
+            declared = DeclaredTools(prepared.tools)
+            tools = ToolParser(syntaxes, declared, is_single=prepared.is_single_call)
+        texts = set(() if channels is None else channels.tags)
+        texts.update(*(syntax.texts for syntax in syntaxes))
         return OutputPipeline(
-            Detokenizer(self.tokenizer, self.stop_token_ids),
+            Detokenizer(self.tokenizer, self.stop_token_ids, self._control_ids(texts)),
             prepared.stop,
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
+            form=AnswerForm(channels, prepared.in_reasoning, tools),
         )
 
+    def _render(self, call: GenerationCall) -> tuple[str, str]:
+        """The prompt's text, and the character that breaks control token texts in it."""
+        messages = message_dicts(call.messages, self.traits, self._guarded_channels())
+        offered = tool_dicts(call.tools) if call.tool_choice != "none" else []
+        variables: dict[str, Any] = {}
+        if offered and self.traits.has_tools:
+            variables["tools"] = offered
+        elif offered:
+            messages = with_tools_section(messages, offered)
+        if call.reasoning is not None:
+            variables |= template_variables(call.reasoning, self.architecture)
+        variables |= call.template_kwargs
+        sentinel = self.guard.sentinel_for(messages, variables)
+        rendered = self.template.render(
+            self.guard.shield(messages, sentinel), self.guard.shield(variables, sentinel)
+        )
+        return rendered, sentinel
 
-def _as_dict(message: Any) -> Message:
-    return {"role": message.role, "content": message.content, **message.extra}
+    def _guarded_channels(self) -> ChannelSpec | None:
+        """The tags of reasoning if the guard breaks them in messages."""
+        if self.channels is None or self.tokenizer.control_id(self.channels.close) is None:
+            return None
+        return self.channels
+
+    def _control_ids(self, texts: Iterable[str]) -> list[int]:
+        ids = map(self.tokenizer.control_id, texts)
+        return [token_id for token_id in ids if token_id is not None]
+
+
+def _tool_syntax(traits: TemplateTraits, source: str, architecture: str) -> ToolSyntax:
+    if traits.has_tools or traits.has_calls:
+        return find_syntax(source, architecture)
+    return HERMES  # as `tool_prompt` tells it
+
+
+def _callable_tools(call: GenerationCall) -> tuple[ToolSpec, ...]:
+    choice = call.tool_choice
+    if choice == "none":
+        return ()
+    if not isinstance(choice, NamedTool):
+        return call.tools
+    named = tuple(tool for tool in call.tools if tool.name == choice.name)
+    if not named:
+        raise InvalidRequest(
+            f"tool_choice names {choice.name[:64]!r}, which is not among the tools.",
+            param="tool_choice",
+        )
+    return named
 
 
 def _int32_bytes(ids: list[int]) -> bytes:
@@ -185,9 +273,10 @@ def _build_tokenizer(meta: TextMetadata, path: Path) -> Tokenizer:
         raise ModelFileError(f"{path}: {error}") from error
 
 
-def _build_template(
+def _template_source(
     meta: TextMetadata, tokenizer: Tokenizer, path: Path, chat_template_file: Path | None
-) -> ChatTemplate:
+) -> tuple[str, str]:
+    """The template to use, and where it is from, for messages."""
     source, origin = meta.chat_template, f"{path}: chat template"
     given = None if chat_template_file is None else _read_template(chat_template_file)
     if given is not None:
@@ -198,7 +287,7 @@ def _build_template(
         raise ModelFileError(
             f"{path}: the model has no chat template; give one with --chat-template-file"
         )
-    return ChatTemplate(source, meta.bos_token, meta.eos_token, origin=origin)
+    return source, origin
 
 
 def _read_template(path: Path) -> str | None:

@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from luce.text.markers import MarkerScanner, marker_set
+from luce.text.markers import MarkerScanner, marker_set, slices
 
 Channel = Literal["reasoning", "content"]
-
-_MAX_PIECE = 4096
-"""Text is worked on in pieces of this many characters, so that cutting it takes linear time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +102,7 @@ class ChannelSplitter:
 
     def feed(self, text: str) -> Iterator[TextPiece]:
         """Take more text. Each piece must be worked off before the next is asked for."""
-        for start in range(0, len(text), _MAX_PIECE):
-            rest = text[start : start + _MAX_PIECE]
+        for rest in slices(text):
             while rest:
                 before, tag, rest = self._scanner.feed(rest)
                 yield from self._give(before)

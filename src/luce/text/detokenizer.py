@@ -13,14 +13,20 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 class Detokenizer:
     """Text of one output, fed in any portions; the portions do not change the text.
 
-    Bytes of an unfinished character are held until the rest comes. Control tokens and
-    `silent_ids` produce no text. Bytes that cannot be UTF-8 at all become U+FFFD, as in the
-    reference. One space before the first word is taken off where the vocabulary adds one.
+    Bytes of an unfinished character are held until the rest comes. `silent_ids` and control
+    tokens other than `voiced_ids` produce no text. Bytes that cannot be UTF-8 at all become
+    U+FFFD, as in the reference. One space before the first word is taken off where the vocabulary
+    adds one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, silent_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        silent_ids: Iterable[int] = (),
+        voiced_ids: Iterable[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._silent_ids = tokenizer.special_ids.union(silent_ids)
+        self._silent_ids = tokenizer.special_ids.difference(voiced_ids).union(silent_ids)
         self._decoder = _Utf8Decoder("replace")
         self._at_start = tokenizer.leading_space
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from luce.text.markup_pattern import markup_pattern
+
+_SLICE_CHARS = 4096
+
+
+def slices(text: str) -> Iterator[str]:
+    """The text in bounded pieces: cutting at each of many markers stays linear in all."""
+    for start in range(0, len(text), _SLICE_CHARS):
+        yield text[start : start + _SLICE_CHARS]
 
 
 class MarkerSet:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 
+from luce.observability.memory import resident_bytes
 from luce.protocol import messages as wire
 from luce.scheduler.outcome import (
     Busy,
@@ -18,7 +18,6 @@ from luce.scheduler.outcome import (
 )
 
 _TOKEN = np.dtype("<i4")
-_PAGE_BYTES = 4096
 
 
 def prompt_ids(submit: wire.Submit, vocab_size: int) -> tuple[int, ...] | wire.Refused:
@@ -96,17 +95,9 @@ def stats(scheduler: SchedulerStats) -> wire.Stats:
             prefix_query_tokens=kv.query_tokens,
             prefix_hit_tokens=kv.hit_tokens,
             preemptions=scheduler.preemptions,
-            rss_bytes=_resident_bytes(),
+            rss_bytes=resident_bytes() or 0,
         )
     )
-
-
-def _resident_bytes() -> int:
-    """Resident bytes of this process; 0 where there is no /proc."""
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except OSError:
-        return 0
 
 
 def _invalid(submit: wire.Submit, detail: str) -> wire.Refused:

@@ -74,7 +74,8 @@ class WorkerHandle:
         state: see `WorkerState`.
         ready: what the latest process that came up resolved; None before the first.
         progress: how far the load is; None outside of one.
-        stats: the latest counters.
+        stats: the latest counters of the current process, or of the last one.
+        num_processes: processes it has had.
         pid: the current process's id, as it said itself; None before its hello.
         fault: why the worker cannot serve; None while it can.
         on_change: called, without arguments, after changes of state or counters, admissions,
@@ -87,6 +88,7 @@ class WorkerHandle:
         self.ready: wire.Ready | None = None
         self.progress: wire.LoadProgress | None = None
         self.stats = wire.WorkerStats()
+        self.num_processes = 0
         self.pid: int | None = None
         self.fault: LuceError | None = None
         self.on_change: list[Callable[[], None]] = []
@@ -106,6 +108,12 @@ class WorkerHandle:
         """Requests the worker may hold something of, unanswered submissions included."""
         return len(self._connection.requests) if self._connection is not None else 0
 
+    @property
+    def num_decoding(self) -> int:
+        """Those of them whose output has begun."""
+        requests = self._connection.requests.values() if self._connection is not None else ()
+        return sum(r.stream is not None and r.stream.has_output for r in requests)
+
     async def connect(self, sock: socket.socket) -> None:
         """Talk to a new process over `sock` and tell it what to load.
 
@@ -122,6 +130,8 @@ class WorkerHandle:
             self._connection = None
             raise
         self._down.clear()
+        self.num_processes += 1
+        self.stats = wire.WorkerStats()
         self.pid = None
         self._set_state(WorkerState.STARTING)
         frames.send(wire.Load(self._spec))

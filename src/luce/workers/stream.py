@@ -18,6 +18,7 @@ class WorkerStream:
     Attributes:
         request_id: the request.
         cached_tokens: prompt tokens the prefix cache held.
+        has_output: the worker has sent tokens.
         retired: done when the worker holds nothing of the request any more. It never fails: a
             worker that died has freed everything too, and gives a `Retired` with `error`.
     """
@@ -27,6 +28,7 @@ class WorkerStream:
     ) -> None:
         self.request_id = request_id
         self.cached_tokens = cached_tokens
+        self.has_output = False
         self.retired: asyncio.Future[Retired] = asyncio.get_running_loop().create_future()
         self._send_cancel: Callable[[CancelReason], None] | None = send_cancel
         self._deltas: list[SeqDelta] = []
@@ -73,6 +75,7 @@ class WorkerStream:
         if self._ended:
             return
         self._buffered_tokens += len(delta.token_ids)
+        self.has_output = self.has_output or bool(delta.token_ids)
         if self._buffered_tokens > MAX_BUFFERED_TOKENS:
             self._finish_slow_reader()
         elif delta.finish == "error":

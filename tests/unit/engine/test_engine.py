@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,16 @@ def test_resolved(path: Path) -> None:
     assert found.kv_bytes == 76 * 8 * 1536
     assert found.weights_bytes > 0
     assert any(name.startswith("attention=") for name in found.kernels)
+
+
+def test_choices_are_logged_with_their_reasons(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "luce.engine.engine")
+    load(path, dtype="bfloat16")
+    fields = {record.op: record.__dict__ for record in caplog.records}
+    assert fields["linear"]["chosen"] == "ref"
+    assert fields["linear"]["refused"] == "onednn: made for float32"
 
 
 def test_progress_rises_to_the_end(path: Path) -> None:

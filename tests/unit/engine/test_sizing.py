@@ -107,11 +107,12 @@ def test_pool_smaller_than_a_block() -> None:
 
 
 def test_default_pool_takes_a_quarter_of_what_is_free() -> None:
-    fixed = size().weights_bytes + size().scratch_bytes
+    weights = weights_bytes(checkpoint(), torch.float32, packed=True)
+    fixed = weights + scratch_bytes(HPARAMS, 512, 4, torch.float32)
     free = fixed + 4 * 1000 * 16 * TOKEN_BYTES
     assert size(free).num_blocks == 1000
     # But one whole sequence always has to fit.
-    tight = size(fixed + 300 * 16 * TOKEN_BYTES)
+    tight = size(fixed + 500 * 16 * TOKEN_BYTES)
     assert tight.num_blocks == 4096 // 16
 
 
@@ -131,6 +132,11 @@ def test_weights() -> None:
     assert weights_bytes(tied, torch.float32, packed=False) == 4 * elements
     assert weights_bytes(tied, torch.float32, packed=True) == 4 * (elements + 64000)
     assert weights_bytes(tied, torch.bfloat16, packed=False) == 2 * elements
+
+
+def test_scratch_holds_a_gather_of_one_layer() -> None:
+    small, large = size(kv_pool_tokens=1600), size(kv_pool_tokens=3200)
+    assert large.scratch_bytes - small.scratch_bytes == 1600 * TOKEN_BYTES // 2
 
 
 def test_scratch_grows_with_chunk_and_rows() -> None:

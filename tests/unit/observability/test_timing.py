@@ -42,3 +42,17 @@ def test_what_has_not_happened_has_no_figure() -> None:
     timings.token()
     assert timings.tokens_per_s(1) is None
     assert timings.tokens_per_s(2) is None
+
+
+def test_prefill_and_decode_are_the_time_before_and_after_the_first_output() -> None:
+    clock = Clock()
+    timings = RequestTimings(clock_ns=clock)
+    assert timings.prefill_ms is None
+    clock.wait_ms(7)
+    timings.admitted_ns = clock()
+    clock.wait_ms(30)
+    timings.token()
+    assert (timings.prefill_ms, timings.decode_ms) == (30, 0)
+    clock.wait_ms(50)
+    timings.token()
+    assert (timings.prefill_ms, timings.decode_ms) == (30, 50)

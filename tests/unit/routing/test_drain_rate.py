@@ -52,7 +52,7 @@ def test_only_the_last_ends_count() -> None:
         rate.ended(float(second))
     for tick in range(40):
         rate.ended(100 + tick / 10)
-    assert rate.retry_after_s(103.9, num_ahead=20) == 2
+    assert rate.retry_after_s(103.9, num_ahead=19) == 2
 
 
 def test_bounds() -> None:

@@ -270,3 +270,67 @@ def test_shut_down() -> None:
     running.retired()
     running.drained()
     assert router.views()[0].in_flight == 0
+
+
+# --- models that hold a request only in part ------------------------------------------------
+
+
+def test_too_small_a_model_is_passed_over_even_when_it_is_idle() -> None:
+    router = make()
+    held = Caller(router, "b").take("b")
+    caller = Caller(router, "b")
+    router.fits_partly(caller.ticket, "a", 100)
+    assert router.candidates(caller.ticket) == ("b",)
+    caller.wait()
+    assert caller.told == []
+    end(held)
+    assert caller.told == ["b"]
+
+
+def test_where_none_is_large_enough_the_largest_are_tried() -> None:
+    router = make(names=("a", "b", "c"))
+    caller = Caller(router)
+    for name, size in (("a", 50), ("b", 100), ("c", 100)):
+        router.fits_partly(caller.ticket, name, size)
+    assert router.candidates(caller.ticket) == ("b", "c")
+    router.rule_out(caller.ticket, "b", WorkerLost("b died"))
+    assert router.candidates(caller.ticket) == ("c",)
+    router.rule_out(caller.ticket, "c", WorkerLost("c died"))
+    assert router.candidates(caller.ticket) == ("a",)
+
+
+def test_small_model_steps_in_for_a_large_one_that_goes_down() -> None:
+    router = make()
+    held = Caller(router, "b").take("b")
+    waiter = Caller(router, "b")
+    router.fits_partly(waiter.ticket, "a", 100)
+    waiter.wait()
+    router.update_model("b", "unavailable", 1)
+    assert waiter.told == ["a"]
+    held.failed()
+
+
+def test_waiting_for_the_large_one_blocks_nobody_on_the_small_one() -> None:
+    router = make()
+    on_a, _ = Caller(router, "a").take("a"), Caller(router, "b").take("b")
+    waiter = Caller(router, "b")
+    router.fits_partly(waiter.ticket, "a", 100)
+    waiter.wait()
+    end(on_a)
+    assert Caller(router, "a").take("a").model == "a"
+
+
+def test_retry_after_is_measured_while_there_is_work() -> None:
+    now_s = 0.0
+    router = Router(["a"], PrimaryFirst(), 1, clock_s=lambda: now_s)
+    router.update_model("a", "ready", 1)
+    for start_s in (0.0, 1000.0, 2000.0):
+        now_s = start_s
+        served = Caller(router, "a").take("a")
+        now_s = start_s + 3
+        end(served)
+    Caller(router, "a").take("a")
+    Caller(router, "a").wait()
+    with pytest.raises(QueueFull) as refusal:
+        Caller(router, "a").wait()
+    assert refusal.value.retry_after_s == 6

@@ -212,3 +212,14 @@ def test_byte_tokens_are_text_and_prompts_round_trip():
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(ids[:-1]).endswith("\ufffd")
     assert unpack_prompt(pack_prompt([0, 1, 2**31 - 1, -1])) == [0, 1, 2**31 - 1, -1]
+
+
+def test_a_late_cancel_holds_its_memory_until_the_next_step(start):
+    worker, peer = start(late_cancel=True, hold_after=1)
+    peer.submit("r1")
+    peer.until(wire.StepOutput)
+    peer.send(wire.Cancel("r1", "client_gone"), wire.Control(1, "check"))
+    peer.until(wire.ControlDone)
+    assert worker.in_flight == 1
+    worker.release("r1")
+    assert peer.until(wire.Retired).finish == "cancelled"

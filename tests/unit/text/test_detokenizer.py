@@ -76,3 +76,11 @@ class TestSentencePiece:
 
     def test_byte_tokens(self, spm: Tokenizer) -> None:
         assert Detokenizer(spm).feed(spm.encode("é\n日")) == "é\n日"
+
+
+def test_control_tokens_that_are_wanted_make_text(tiny: Tokenizer) -> None:
+    start, end = (tiny.control_id(text) for text in ("<|im_start|>", "<|im_end|>"))
+    assert start is not None
+    assert end is not None
+    detokenizer = Detokenizer(tiny, [end], [start, end])
+    assert detokenizer.feed([start, *tiny.encode("a"), end]) == "<|im_start|>a"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from luce.text.message_forms import fallback_forms
+from luce.text.message_forms import Message, fallback_forms
 
 
 def turn(role: str, content: str | None, **extra: Any) -> dict[str, Any]:
@@ -57,3 +57,49 @@ def test_the_given_messages_are_not_changed() -> None:
     copy = [dict(message) for message in messages]
     list(fallback_forms(messages))
     assert messages == copy
+
+
+class TestOneCallATurn:
+    """For templates that take one call in a turn."""
+
+    CALLS: ClassVar[list[dict[str, Any]]] = [
+        {"id": "a", "function": {}},
+        {"id": "b", "function": {}},
+    ]
+
+    def form(self, *messages: Message) -> list[Message]:
+        return next(fallback_forms(messages))
+
+    def test_by_id(self) -> None:
+        first, second = self.CALLS
+        assert self.form(
+            {"role": "assistant", "content": "x", "tool_calls": self.CALLS},
+            {"role": "tool", "content": "rb", "tool_call_id": "b"},
+            {"role": "tool", "content": "ra", "tool_call_id": "a"},
+            {"role": "tool", "content": "more", "tool_call_id": "c"},
+            {"role": "user", "content": "u"},
+        ) == [
+            {"role": "assistant", "content": "x", "tool_calls": [first]},
+            {"role": "tool", "content": "ra", "tool_call_id": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [second]},
+            {"role": "tool", "content": "rb", "tool_call_id": "b"},
+            {"role": "tool", "content": "more", "tool_call_id": "c"},
+            {"role": "user", "content": "u"},
+        ]
+
+    def test_by_order(self) -> None:
+        calls = [{"function": {"name": "f"}}, {"function": {"name": "g"}}]
+        assert self.form(
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "content": "1"},
+            {"role": "tool", "content": "2"},
+        ) == [
+            {"role": "assistant", "content": "", "tool_calls": [calls[0]]},
+            {"role": "tool", "content": "1"},
+            {"role": "assistant", "content": "", "tool_calls": [calls[1]]},
+            {"role": "tool", "content": "2"},
+        ]
+
+    def test_one_call_is_left_alone(self) -> None:
+        turn = {"role": "assistant", "content": "", "tool_calls": self.CALLS[:1]}
+        assert list(fallback_forms([turn, {"role": "tool", "content": "r"}])) == []

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from luce.text.answer import AnswerForm
+from luce.text.call import ToolSpec
+from luce.text.channels import THINK
 from luce.text.detokenizer import Detokenizer
-from luce.text.events import Finished, FinishKind, TextDelta, TokenUsage
+from luce.text.events import (
+    Finished,
+    FinishKind,
+    GenEvent,
+    ReasoningDelta,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    ToolCallStarted,
+)
 from luce.text.pipeline import OutputPipeline
 from luce.text.tokenizer import Tokenizer
+from luce.text.tools.declared import DeclaredTools
+from luce.text.tools.hermes import HERMES
+from luce.text.tools.parser import ToolParser
 
 IM_END = 2
 
@@ -82,3 +97,70 @@ def test_a_stop_string_in_the_text_of_one_token(tiny: Tokenizer) -> None:
     (token,) = tiny.encode(" capital")
     output = pipeline(tiny, "pit")
     assert output.feed([token, token]) == [TextDelta(" ca"), Finished("stop", usage(1), "pit")]
+
+
+class TestReasoningAndCalls:
+    CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    STARTED = ToolCallStarted(0, "id", "f")
+    ARGUMENTS = ToolCallDelta(0, '{"a": 1}')
+
+    def pipeline(
+        self, tokenizer: Tokenizer, *stops: str, single: bool = False, thinking: bool = False
+    ) -> OutputPipeline:
+        tools = ToolParser(
+            (HERMES,), DeclaredTools([ToolSpec("f")]), is_single=single, new_id=lambda: "id"
+        )
+        form = AnswerForm(THINK, thinking, tools)
+        return OutputPipeline(Detokenizer(tokenizer, [IM_END]), stops, prompt_tokens=7, form=form)
+
+    def finished(self, reason: FinishKind, tokens: int, reasoning: int = 0) -> Finished:
+        return Finished(reason, TokenUsage(7, 0, tokens, reasoning))
+
+    def test_reasoning_is_counted_with_its_tags(self, tiny: Tokenizer) -> None:
+        text = "<think>hm</think>yes"
+        events = self.pipeline(tiny).feed(ids(tiny, text), "stop")
+        reasoning = len("hm</think>") + 1  # one token completes the opening tag
+        assert events == [
+            ReasoningDelta("hm"),
+            TextDelta("yes"),
+            self.finished("stop", len(text) + 1, reasoning),
+        ]
+
+    def test_reasoning_that_the_prompt_opened(self, tiny: Tokenizer) -> None:
+        events = self.pipeline(tiny, thinking=True).feed(ids(tiny, "hm"), "length")
+        assert events == [ReasoningDelta("hm"), self.finished("length", 2, 2)]
+
+    @pytest.mark.parametrize(
+        ("text", "finish", "reason"),
+        [
+            (CALL, "stop", "tool_calls"),
+            (CALL, "length", "length"),
+            (CALL + CALL[:30], "length", "length"),
+            ("plain", "stop", "stop"),
+            (CALL.replace("f", "g"), "stop", "stop"),
+            (CALL[:48], "length", "length"),
+            (CALL.replace("1}}", '"x'), "stop", "stop"),
+        ],
+    )
+    def test_the_reason(
+        self, tiny: Tokenizer, text: str, finish: FinishKind, reason: FinishKind
+    ) -> None:
+        last = self.pipeline(tiny).feed(ids(tiny, text), finish)[-1]
+        assert last == self.finished(reason, len(text) + (finish == "stop"))
+
+    def test_one_call_ends_the_generation(self, tiny: Tokenizer) -> None:
+        output = self.pipeline(tiny, single=True)
+        events: list[GenEvent] = []
+        for token_id in ids(tiny, self.CALL):
+            events += output.feed([token_id])
+        assert events[0] == self.STARTED
+        assert output.stopped
+        # The closing tag behind the call is not waited for.
+        assert events[-1] == self.finished("tool_calls", len(self.CALL) - len("</tool_call>"))
+        assert output.feed(ids(tiny, self.CALL), "stop") == []
+
+    def test_a_stop_string_behind_a_call(self, tiny: Tokenizer) -> None:
+        text = f"{self.CALL} STOP and"
+        events = self.pipeline(tiny, "STOP").feed(ids(tiny, text))
+        end = Finished("tool_calls", TokenUsage(7, 0, len(text) - 4), "STOP")
+        assert events == [self.STARTED, self.ARGUMENTS, TextDelta(" "), end]

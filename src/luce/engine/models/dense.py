@@ -19,6 +19,7 @@ from luce.engine.layers.rotary import RotaryTable
 from luce.engine.models.base import Parameters
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.linear import Linear
+from luce.engine.ops.qkv import HeadNorms
 from luce.engine.ops.select import OpSet
 from luce.kv.spec import KVSpec
 from luce.loaders.hparams import HParams
@@ -141,17 +142,21 @@ class DenseBuilder:
         if hparams.attention_bias:
             bias = self._parameters.vector(*((f"{prefix}{n}.bias", (r,)) for n, r in rows))
         weights = tuple((f"{prefix}{name}.weight", count) for name, count in rows)
-        has_norms = hparams.qk_norm
         return SelfAttention(
             layer=index,
             heads=self._heads,
             qkv=self._linear(*weights, columns=hparams.hidden_size, bias=bias),
             output=self._linear((f"{prefix}o_proj.weight", hparams.hidden_size), columns=q_rows),
-            q_norm=self.norm(f"{prefix}q_norm.weight", hparams.head_dim) if has_norms else None,
-            k_norm=self.norm(f"{prefix}k_norm.weight", hparams.head_dim) if has_norms else None,
-            rotate=self._ops.rotate,
-            store_kv=self._ops.store_kv,
+            norms=self._head_norms(prefix) if hparams.qk_norm else None,
+            place_qkv=self._ops.place_qkv,
         )
+
+    def _head_norms(self, prefix: str) -> HeadNorms:
+        size = self.hparams.head_dim
+        query, key = (
+            self._parameters.vector((f"{prefix}{name}_norm.weight", (size,))) for name in "qk"
+        )
+        return HeadNorms(query, key, self.hparams.rms_norm_eps)
 
     def _mlp(self, prefix: str) -> GatedMlp:
         hidden, ffn = self.hparams.hidden_size, self.hparams.intermediate_size

@@ -43,6 +43,7 @@ class GenerationEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; errors before the answer begins get this dialect's shape."""
+        context_of(scope).is_generation = True
         try:
             body = await read_json_body(scope, receive, self._rules.body)
             call = self._dialect.decode(body)

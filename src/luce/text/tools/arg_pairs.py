@@ -46,8 +46,8 @@ class ArgPairs:
         """See `Element.finish`."""
         if self.outcome is not Outcome.OPEN:
             return
-        self._text.append(self._scanner.flush())
         if not is_cut:
+            self._text.append(self._scanner.flush())
             self._end_call()
             return
         self.outcome = Outcome.DONE

@@ -69,12 +69,12 @@ def fits(tool: ToolSpec, keys: Iterable[str], *, is_complete: bool) -> bool:
     """Whether these are names of the tool's arguments; if complete, all required ones."""
     given = set(keys)
     required = tool.parameters.get("required")
-    missing = {key for key in required if isinstance(key, str)} if _is_list(required) else set()
+    missing = {key for key in _items(required) if isinstance(key, str)}
     return given <= _properties(tool.parameters).keys() and not (is_complete and missing - given)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _properties(schema: Schema) -> Schema:
@@ -91,14 +91,12 @@ def _kinds(schema: Any, root: Schema, references_left: int) -> list[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
         return [declared]
-    if _is_list(declared):
-        return [kind for kind in declared or () if isinstance(kind, str)]
+    kinds = [kind for kind in _items(declared) if isinstance(kind, str)]
     for word in ("anyOf", "oneOf", "allOf"):
-        members = schema.get(word)
-        if _is_list(members):
-            return [k for member in members or () for k in _kinds(member, root, references_left - 1)]
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return [_kind_of(value) for value in values or ()] if _is_list(values) else []
+        for member in _items(schema.get(word)):
+            kinds += _kinds(member, root, references_left - 1)
+    values = [schema["const"]] if "const" in schema else _items(schema.get("enum"))
+    return kinds or list(map(_kind_of, values))
 
 
 def _kind_of(value: Any) -> str:

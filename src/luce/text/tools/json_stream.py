@@ -70,6 +70,7 @@ class JsonStream:
         self.is_done = False
         self.has_failed = False
         self.num_values = 0
+        self._is_stopped = False
         self._state = self._read_value
         self._stack: list[str] = []
         self._out: list[str] = []
@@ -100,13 +101,14 @@ class JsonStream:
         return taken
 
     def stop(self) -> None:
-        """Count the text as failed from here on."""
+        """Count the text as failed, whatever follows."""
         self.has_failed = True
+        self._is_stopped = True
 
     def close(self) -> bool:
         """The text ends here: add closing brackets. True if that makes the value complete."""
-        if self.is_done:
-            return True
+        if self.is_done or self._is_stopped:
+            return self.is_done
         self.has_failed = False
         if self._state == self._read_word:
             self._end_word()
@@ -178,7 +180,7 @@ class JsonStream:
             return position
         is_python = self._is_call and len(self._stack) == 1
         if text[position] != ("=" if is_python else ":"):
-            self.stop()
+            self._fail()
             return position
         self._give_space()
         self._out.append(":")
@@ -198,7 +200,7 @@ class JsonStream:
         elif character == self._stack[-1]:
             self._close_bracket(character)
         else:
-            self.stop()
+            self._fail()
             return position
         return position + 1
 
@@ -259,6 +261,10 @@ class JsonStream:
 
     # --- parts ---------------------------------------------------------------------------
 
+    def _fail(self) -> None:
+        """What comes next is no JSON; the value may still end here, see `close`."""
+        self.has_failed = True
+
     def _skip_space(self, text: str, position: int) -> int:
         found = _SPACE.match(text, position)
         if found is None or not found[0]:
@@ -304,7 +310,7 @@ class JsonStream:
 
     def _begin_word(self, text: str, position: int, *, is_key: bool) -> int:
         if _WORD.match(text, position) is None:
-            self.stop()
+            self._fail()
             return position
         self._word.clear()
         self._is_key = is_key
@@ -320,7 +326,7 @@ class JsonStream:
             return
         strict = word if _NUMBER.fullmatch(word) else _CONSTANTS.get(word)
         if strict is None:
-            self.stop()
+            self._fail()
             return
         self._begin_value("0")
         self._out.append(strict)

@@ -25,7 +25,8 @@ class NameForm:
         starts: what begins the arguments: `{`, `(` or `<arg_key>`.
         head: all text in front of that, with the name in the group `name`.
         ends: what may follow the name where the call has no arguments.
-        is_strict: a name that is not declared shows at once that it is no call.
+        is_strict: prose may look like this, so a name that is not declared, or other text than
+            white space behind it, shows at once that it is no call.
         raw_quote: what stands around strings in which no character has a meaning.
     """
 
@@ -113,7 +114,10 @@ class NamedCall:
         found = _NAME.match(head)
         if found is None or (found.end() == len(head) and not is_whole):
             return None
-        return None if self._sink.tools.resolve(found[1]) else found.end()
+        if self._sink.tools.resolve(found[1]) is None:
+            return found.end()
+        behind = head[found.end() :].lstrip()
+        return len(head) - len(behind) if behind else None
 
     def _begin_arguments(self, marker: str, rest: str) -> str:
         if marker == KEY_OPEN:

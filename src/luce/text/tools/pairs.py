@@ -55,7 +55,8 @@ class CallPairs:
         beginning = self._json().removesuffix("}")
         if key is not None and self._sink.tools.is_text(self._name, key):
             comma = ", " if self._values else ""
-            beginning += f"{comma}{_quoted(key)}: {_quoted(text.removeprefix(chr(10)))[:-1]}"
+            value = _quoted(_without_markup_lines(text)).removesuffix('"')
+            beginning += f"{comma}{_quoted(key)}: {value}"
         self._sink.begin(self._name)
         self._sink.arguments(beginning)
 

@@ -48,7 +48,7 @@ class TagForm:
 def _marker_sets(form: TagForm) -> tuple[MarkerSet, MarkerSet, MarkerSet]:
     """What to look for in the call's opening tag, in a parameter's, and behind those."""
     tags = (form.parameter_open, form.parameter_close, form.call_close, *form.outer)
-    return MarkerSet((*form.head_ends, form.parameter_open)), MarkerSet(">"), MarkerSet(tags)
+    return MarkerSet((*form.head_ends, form.parameter_open)), MarkerSet((">",)), MarkerSet(tags)
 
 
 class _Place(Enum):
@@ -101,8 +101,8 @@ class TaggedCall:
         if self._pairs is None or self._place is _Place.LEAD:
             self.outcome = Outcome.REJECTED
             return
-        self._add(self._tags.flush())
         if not is_cut:
+            self._add(self._tags.flush())
             self._end_call()
             return
         self.outcome = Outcome.DONE

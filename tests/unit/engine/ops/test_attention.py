@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import AttentionBatch, HeadShape, PagedAttention
-from luce.engine.ops.cpu.attention import GroupedAttention, _grouped
+from luce.engine.ops.cpu import attention as module
+from luce.engine.ops.cpu.attention import GroupedAttention, Scratch, _grouped
 from luce.engine.ops.ref.attention import ReferenceAttention
 
 BLOCK_TOKENS = 4
@@ -132,7 +133,7 @@ def test_nobody_is_padded_to_more_than_twice_its_blocks() -> None:
     starts = tuple(range(31))
     tables = tuple(tuple(range(-(-context // BLOCK_TOKENS))) for _, context in lens)
     batch = AttentionBatch(starts, tuple(context for _, context in lens), tables, BLOCK_TOKENS)
-    groups = _grouped(batch, list(range(30)))
+    groups = _grouped(batch, list(range(30)), max_blocks=100_000)
     assert sorted(sequence for group in groups for sequence in group) == list(range(30))
     for group in groups:
         counts = [batch.num_blocks(sequence) for sequence in group]
@@ -140,15 +141,44 @@ def test_nobody_is_padded_to_more_than_twice_its_blocks() -> None:
     assert len(groups) <= 8
 
 
+def test_a_group_gathers_no_more_than_the_limit() -> None:
+    lens = [40, 9, 40, 8, 200, 40, 39]
+    tables = tuple(tuple(range(-(-context // BLOCK_TOKENS))) for context in lens)
+    batch = AttentionBatch(tuple(range(8)), tuple(lens), tables, BLOCK_TOKENS)
+    # 50 blocks alone are over the limit; 10 fit twice; 3 and 2 go together.
+    assert _grouped(batch, list(range(7)), max_blocks=25) == [[4], [0, 2], [5, 6], [1, 3]]
+    assert _grouped(batch, [], max_blocks=25) == []
+
+
+def test_small_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_GATHER_BYTES", 1)
+    case = make_case(CASES["ragged decodes"])
+    step = GroupedAttention(HEADS, torch.float32).prepare(case.batch)
+    assert len(step.groups) == 4  # type: ignore[attr-defined]
+    found = step(case.qkv, case.cache)
+    torch.testing.assert_close(found.double(), by_definition(case), rtol=1e-4, atol=1e-4)
+
+
+def test_scratch_is_kept_and_grows() -> None:
+    cache = torch.zeros(20, 4, 2, 1, 8)
+    scratch = Scratch()
+    small = scratch.blocks(3, cache)
+    assert small.shape == (3, 4, 2, 1, 8)
+    assert scratch.blocks(2, cache).data_ptr() == small.data_ptr()
+    large = scratch.blocks(7, cache)
+    assert scratch.blocks(3, cache).data_ptr() == large.data_ptr()
+
+
 def test_neighbouring_blocks_are_read_in_place() -> None:
     """A run of blocks is no gather: a long context costs no copy."""
     case = make_case([(1, 40)], scatter=False)
     step = GroupedAttention(HEADS, torch.float32).prepare(case.batch)
     blocks = step.groups[0].blocks  # type: ignore[attr-defined]
-    assert blocks.read(case.cache).data_ptr() == case.cache[1].data_ptr()
+    assert blocks.read(case.cache, Scratch()).data_ptr() == case.cache[1].data_ptr()
     scattered = make_case([(1, 40)])
     step = GroupedAttention(HEADS, torch.float32).prepare(scattered.batch)
     blocks = step.groups[0].blocks  # type: ignore[attr-defined]
     assert torch.equal(
-        blocks.read(scattered.cache), scattered.cache[list(scattered.batch.block_tables[0])]
+        blocks.read(scattered.cache, Scratch()),
+        scattered.cache[list(scattered.batch.block_tables[0])],
     )

@@ -156,7 +156,9 @@ class DecodeScratch:
     sums: torch.Tensor
 
     @classmethod
-    def make(cls, heads: HeadShape, lanes: int, max_ctx: int, device: torch.device) -> DecodeScratch:
+    def make(
+        cls, heads: HeadShape, lanes: int, max_ctx: int, device: torch.device
+    ) -> DecodeScratch:
         """Room for `lanes` sequences of up to `max_ctx` tokens."""
         shape = (lanes, heads.num_heads, triton.cdiv(max_ctx, CHUNK_TOKENS))
         return cls(

@@ -119,7 +119,10 @@ def test_a_row_does_not_depend_on_its_neighbours(
     together = run(case)
     for row in range(3):
         batch = AttentionBatch(
-            (0, 1), case.batch.context_lens[row : row + 1], case.batch.block_tables[row : row + 1], 16
+            (0, 1),
+            case.batch.context_lens[row : row + 1],
+            case.batch.block_tables[row : row + 1],
+            16,
         )
         single = Case(WIDE, batch, case.qkv[row : row + 1], case.cache)
         assert torch.equal(run(single)[0], together[row])

@@ -1,0 +1,246 @@
+"""Speed of the engine on a GPU, random weights of the right shapes: checks, times, table last.
+
+    PYTHONPATH=src:. python -m bench.engine.gpu [--cases ops,0.6B,8B] [--out FILE]
+
+Shares are of ceilings measured in the same run: a copy between two large buffers (bytes read and
+written) and a large bfloat16 product on random data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from bench.engine.shapes import QWEN3, hparams_of, random_engine
+from luce.engine.device import open_device
+from luce.engine.engine import Engine, PendingStep
+from luce.kv.spec import blocks_for
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+
+GREEDY = SamplingParams(max_tokens=1 << 20)
+
+
+def timed(work: Callable[[], object], repeat: int = 10, warm: int = 2) -> float:
+    """Median seconds of one call, by events around each."""
+    for _ in range(warm):
+        work()
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeat)]  # fmt: skip
+    for begin, end in events:
+        begin.record()
+        work()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1e3
+
+
+def graphed(work: Callable[[], object]) -> Callable[[], None]:
+    """The same kernels without what launching them costs."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def ceilings() -> tuple[float, float]:
+    """Bytes a second of a copy, FLOP a second of a bfloat16 product."""
+    source = torch.randn(1 << 30, device="cuda")
+    target = torch.empty_like(source)
+    copy = 2 * source.nbytes / timed(lambda: target.copy_(source))
+    del source, target
+    left, right = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
+    product = 2 * 8192**3 / timed(lambda: left @ right)
+    return copy, product
+
+
+class Streams:
+    """Rows with a prompt each, on blocks of their own, decoded together one step ahead."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._step = 0
+        info = engine.resolved
+        self._width = (info.num_blocks - 1) // info.max_rows
+        self._rng = torch.Generator().manual_seed(1)
+
+    def _table(self, row: int, tokens: int) -> tuple[int, ...]:
+        first = 1 + row * self._width
+        count = blocks_for(tokens, self.engine.resolved.block_tokens)
+        assert count <= self._width, "the pool is too small for this case"
+        return tuple(range(first, first + count))
+
+    def _launch(self, starts: tuple[RowStart, ...], items: tuple[ScheduledSequence, ...]) -> PendingStep:  # fmt: skip
+        self._step += 1
+        return self.engine.step(StepPlan(self._step, starts, items))
+
+    def prefill(self, rows: list[int], tokens: int, chunk: int) -> float:
+        """Seconds until the last of these prompts has its first token."""
+        vocab = self.engine.resolved.vocab_size
+        prompts = {row: tuple(torch.randint(vocab, (tokens,), generator=self._rng).tolist()) for row in rows}  # fmt: skip
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        pending = None
+        todo = [(row, first) for row in rows for first in range(0, tokens, chunk)]
+        while todo:
+            # As many prompts side by side as the chunk takes.
+            batch = [todo.pop(0)]
+            while todo and tokens < chunk and (len(batch) + 1) * tokens <= chunk:
+                batch.append(todo.pop(0))
+            starts = tuple(RowStart(row, GREEDY, 0, prompts[row], tokens) for row, first in batch if first == 0)  # fmt: skip
+            items = tuple(
+                ScheduledSequence(row, first, prompts[row][first : first + chunk],
+                                  self._table(row, min(first + chunk, tokens)),
+                                  sample=first + chunk >= tokens)
+                for row, first in batch
+            )  # fmt: skip
+            pending = self._launch(starts, items)
+        assert pending is not None
+        pending.result()
+        return time.perf_counter() - began
+
+    def decode(self, rows: int, context: int, steps: int) -> float:
+        """Seconds a step, as the worker's loop goes: one step under way behind the running one."""
+        tables = [self._table(row, context + steps + 2) for row in range(rows)]
+        block_tokens = self.engine.resolved.block_tokens
+        plans = [
+            tuple(
+                ScheduledSequence(row, context + step, (), tables[row][: (context + step) // block_tokens + 1],
+                                  sample=True, output_index=1 + step)
+                for row in range(rows)
+            )
+            for step in range(steps)
+        ]  # fmt: skip
+        under_way: deque[PendingStep] = deque()
+        marks: list[float] = []
+        for items in plans:
+            under_way.append(self._launch((), items))
+            if len(under_way) > 1:
+                under_way.popleft().result()
+                marks.append(time.perf_counter())
+        under_way.popleft().result()
+        return (marks[-1] - marks[4]) / (len(marks) - 5)
+
+
+def weight_bytes(size: str) -> int:
+    """What a decode step reads of the weights, bfloat16."""
+    hidden, inter, layers, heads, kv_heads, _ = QWEN3[size]
+    layer = hidden * 128 * (2 * heads + 2 * kv_heads) + 3 * hidden * inter
+    return 2 * (layers * layer + hparams_of(size).vocab_size * hidden)
+
+
+def kv_bytes(size: str) -> int:
+    _, _, layers, _, kv_heads, _ = QWEN3[size]
+    return 2 * layers * kv_heads * 128 * 2
+
+
+class Table:
+    def __init__(self, copy: float, product: float) -> None:
+        self.copy, self.product = copy, product
+        self.rows: list[dict[str, object]] = []
+
+    def decode(self, size: str, rows: int, context: int, seconds: float, peer: float) -> None:
+        floor = (weight_bytes(size) + rows * context * kv_bytes(size)) / self.copy
+        self._add(f"decode {size} batch {rows} context {context}", rows / seconds, "tok/s",
+                  floor / seconds, peer, seconds * 1e3)  # fmt: skip
+
+    def prefill(self, size: str, count: int, tokens: int, seconds: float, peer: float) -> None:
+        hidden, inter, layers, heads, kv_heads, _ = QWEN3[size]
+        layer = hidden * 128 * (2 * heads + 2 * kv_heads) + 3 * hidden * inter
+        flops = 2 * layers * layer * tokens + 2 * tokens * tokens * heads * 128 * layers
+        floor = count * flops / self.product
+        self._add(f"prefill {size} {count}x{tokens}", count * tokens / seconds, "tok/s",
+                  floor / seconds, peer, seconds * 1e3)  # fmt: skip
+
+    def _add(self, name: str, rate: float, unit: str, share: float, peer: float, ms: float) -> None:
+        self.rows.append({"case": name, "rate": rate, "unit": unit, "share": share,
+                          "peer": peer, "ms": ms})  # fmt: skip
+        self._print(self.rows[-1])
+
+    def _print(self, row: dict[str, object]) -> None:
+        ratio = f"{row['rate'] / row['peer']:5.2f}x vLLM" if row["peer"] else ""  # type: ignore[operator]
+        print(f"{row['case']:<36} {row['rate']:10.0f} {row['unit']}  {row['ms']:8.3f} ms  "
+              f"{row['share']:6.1%} of floor  {ratio}", flush=True)  # fmt: skip
+
+    def show(self) -> None:
+        print(f"\nceilings: copy {self.copy / 1e12:.2f} TB/s, product {self.product / 1e12:.0f} TFLOP/s")  # fmt: skip
+        for row in self.rows:
+            self._print(row)
+
+
+def run_size(size: str, table: Table, quick: bool) -> None:
+    """All cases of a shape on one engine; its rows and blocks are as large as the largest."""
+    cases = {
+        "0.6B": [(1, 128, 379.0), (16, 128, 6779.0), (64, 128, 19035.0), (256, 128, 29837.0)],
+        "8B": [(1, 128, 192.0), (16, 1024, 2715.0), (64, 1024, 7825.0), (256, 1024, 13147.0), (256, 128, 22745.0)],
+        "32B": [(1, 128, 0.0)],
+        "tiny": [(1, 128, 0.0), (5, 40, 0.0)],
+    }[size]  # fmt: skip
+    prefills = {
+        "8B": [(1, 2048, 38556.0), (1, 8192, 36729.0), (8, 2048, 42089.0)],
+        "0.6B": [(8, 2048, 0.0)],
+    }.get(size, [])
+    rows = max(count for count, _, _ in cases)
+    pool = max(rows * (1024 + 256), 8 * 8192 + 4096)
+    began = time.perf_counter()
+    engine = random_engine(size, torch.bfloat16, open_device("cuda:0"), rows, 8448, pool)
+    loaded = time.perf_counter()
+    engine.warm_up()
+    print(f"{size}: built in {loaded - began:.1f} s, warm in {time.perf_counter() - loaded:.1f} s, "
+          f"{torch.cuda.memory_allocated() >> 20} MiB allocated, {torch.cuda.memory_reserved() >> 20} reserved", flush=True)  # fmt: skip
+    streams = Streams(engine)
+    steps = 40 if quick else 120
+    for count, context, peer in cases:
+        streams.prefill(list(range(count)), context, 2048)
+        seconds = min(streams.decode(count, context, steps) for _ in range(2))
+        table.decode(size, count, context + steps // 2, seconds, peer)
+    streams._width = (engine.resolved.num_blocks - 1) // 8
+    for count, tokens, peer in prefills:
+        seconds = min(streams.prefill(list(range(count)), tokens, 2048) for _ in range(3))
+        table.prefill(size, count, tokens, seconds, peer)
+    if size in ("0.6B", "8B"):
+        breakdown(engine, size)
+    engine.close()
+
+
+def breakdown(engine: Engine, size: str) -> None:
+    """Replay alone, without the host, and the kernels of one replay by time."""
+    executor = engine._executor
+    assert executor is not None
+    for lanes in (1, 16, 256 if size == "0.6B" else 64):
+        if lanes not in executor._captured:
+            continue
+        graph = executor._captured[lanes].graph
+        print(f"{size} replay of {lanes} lanes, context 1: {timed(graph.replay, 20) * 1e3:.3f} ms")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+        executor._captured[1].graph.replay()
+        torch.cuda.synchronize()
+    print(recorded.key_averages().table(sort_by="cuda_time_total", row_limit=12, max_name_column_width=50))  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", default="0.6B,8B")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    table = Table(*ceilings())
+    for size in options.cases.split(","):
+        run_size(size, table, options.quick)
+    table.show()
+    if options.out is not None:
+        options.out.write_text(json.dumps({"copy": table.copy, "product": table.product, "rows": table.rows}))  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

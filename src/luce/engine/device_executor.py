@@ -1,0 +1,145 @@
+"""Runs steps on a GPU. Nothing here waits for the device but the reading of a step's tokens.
+
+A step of decode rows alone replays a captured graph of the next larger size; its input is one
+small copy, its output another. Everything else runs kernel by kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from luce.engine.device import DeviceGraph, begin_readback, capture, graph_pool, upload
+from luce.engine.device_inputs import decode_batch, decode_lanes, mixed_step
+from luce.engine.device_rows import DeviceRows
+from luce.engine.ops.triton.sampling import DeviceSampler
+from luce.engine.options import EngineInfo
+from luce.engine.runner import Runner
+from luce.kv.spec import NULL_BLOCK, blocks_for
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+
+GRAPH_STAGE = "graphs"
+_DENSE_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+_SIZE_STEP = 32
+
+
+def padded_sizes(max_rows: int) -> tuple[int, ...]:
+    """Lanes of the captured steps: small ones closely, then every 32; the last is `max_rows`."""
+    sizes = [size for size in _DENSE_SIZES if size < max_rows]
+    sizes += range(_DENSE_SIZES[-1] + _SIZE_STEP, max_rows, _SIZE_STEP)
+    return (*sizes, max_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _CapturedStep:
+    """A decode step of a fixed number of lanes.
+
+    Attributes:
+        graph: reads the executor's lanes, writes `token_ids`.
+        token_ids: i32 [lanes].
+    """
+
+    graph: DeviceGraph
+    token_ids: torch.Tensor
+
+
+class DeviceExecutor:
+    """Executes checked plans on a device.
+
+    Args:
+        runner: the model and its cache.
+        resolved: geometry.
+        device: where.
+    """
+
+    def __init__(self, runner: Runner, resolved: EngineInfo, device: torch.device) -> None:
+        self._runner = runner
+        self._resolved = resolved
+        self._device = device
+        self._rows = DeviceRows(
+            resolved.max_rows,
+            resolved.max_ctx,
+            resolved.block_tokens,
+            resolved.vocab_size,
+            device,
+        )
+        self._sampler = DeviceSampler(self._rows.params)
+        self._sizes = padded_sizes(resolved.max_rows)
+        self._lanes = torch.zeros(self._sizes[-1], 4, dtype=torch.int32, device=device)
+        self._captured: dict[int, _CapturedStep] = {}
+
+    def launch(self, plan: StepPlan) -> Callable[[], list[int]]:
+        """Start a step; the function returned waits for its tokens."""
+        self._rows.start(plan.starts)
+        is_decode = all(item.sample and not item.token_ids for item in plan.items)
+        if is_decode and self._captured:
+            rows = [item.row for item in plan.items]
+            if not self._rows.has_long_bias(rows):
+                return self._replay(plan.items)
+        return self._run(plan.items)
+
+    def _replay(self, items: tuple[ScheduledSequence, ...]) -> Callable[[], list[int]]:
+        count = len(items)
+        size = next(size for size in self._sizes if size >= count)
+        lanes = decode_lanes(items, self._resolved.block_tokens, size, self._rows.padding_row)
+        self._lanes[:size].copy_(upload(lanes, self._device), non_blocking=True)
+        captured = self._captured[size]
+        captured.graph.replay()
+        return begin_readback(captured.token_ids[:count])
+
+    def _run(self, items: tuple[ScheduledSequence, ...]) -> Callable[[], list[int]]:
+        step = mixed_step(items, self._rows, self._resolved.block_tokens)
+        logits = self._runner.logits(step.batch)
+        if logits is None:
+            return list
+        self._sampler.adjust(logits, step.lanes)
+        self._rows.add_long_biases(logits, step.batch.sampled_rows)
+        return begin_readback(self._sampler.choose(logits, step.lanes))
+
+    # --- before serving ---------------------------------------------------------------------
+
+    def warm_up(self, chunk: int) -> None:
+        """Run the largest steps once, into the null block: kernels are built, memory is taken."""
+        for items in _largest_steps(self._resolved, chunk):
+            self._rows.start([_harmless_start(item) for item in items])
+            self._run(items)()
+
+    def capture_all(self, progress: Callable[[str, int, int], None]) -> None:
+        """Capture a decode step of every padded size, the largest first; all share one pool."""
+        pool = graph_pool()
+        for done, size in enumerate(reversed(self._sizes)):
+            progress(GRAPH_STAGE, done, len(self._sizes))
+            padding = decode_lanes((), self._resolved.block_tokens, size, self._rows.padding_row)
+            self._lanes[:size].copy_(upload(padding, self._device))
+            graph, token_ids = capture(lambda size=size: self._decode(size), pool)
+            self._captured[size] = _CapturedStep(graph, token_ids)
+        progress(GRAPH_STAGE, len(self._sizes), len(self._sizes))
+
+    def _decode(self, size: int) -> torch.Tensor:
+        lanes = self._lanes[:size]
+        logits = self._runner.logits(decode_batch(lanes, self._rows, self._resolved.block_tokens))
+        assert logits is not None, "every lane is sampled"
+        return self._sampler.sample(logits, lanes)
+
+
+def _harmless_start(item: ScheduledSequence) -> RowStart:
+    params = SamplingParams(max_tokens=1, temperature=1.0, top_k=2, top_p=0.5)
+    return RowStart(item.row, params, 0, (0,), 1)
+
+
+def _largest_steps(resolved: EngineInfo, chunk: int) -> Iterator[tuple[ScheduledSequence, ...]]:
+    """The longest chunk behind decode rows in all others, then decode rows in all."""
+    chunk = min(chunk, resolved.max_ctx)
+    table = (NULL_BLOCK,) * blocks_for(chunk, resolved.block_tokens)
+    decode = tuple(
+        ScheduledSequence(row, 0, (), (NULL_BLOCK,), sample=True)
+        for row in range(resolved.max_rows)
+    )
+    tokens = tuple(np.zeros(chunk, dtype=np.int64).tolist())
+    last = ScheduledSequence(resolved.max_rows - 1, 0, tokens, table, sample=True)
+    yield (*decode[:-1], last)
+    yield decode

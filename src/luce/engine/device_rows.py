@@ -1,0 +1,134 @@
+"""What a GPU keeps of every row between steps: tokens, block table, sampling parameters.
+
+There is one row more than the engine serves: padding lanes of a captured step read and write it,
+greedy and without penalties, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from luce.engine.device import upload
+from luce.engine.ops.triton.sampling import MAX_BIAS, RowParams
+from luce.kv.spec import blocks_for
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart
+
+
+class DeviceRows:
+    """Rows on a device.
+
+    Args:
+        max_rows: rows that serve.
+        max_ctx: longest sequence in tokens.
+        block_tokens: tokens of a KV block.
+        vocab_size: V.
+        device: where.
+
+    Attributes:
+        padding_row: the row of padding lanes.
+        params: what sampling reads, tokens included.
+        tables: i32 [rows, M]: blocks of every row.
+    """
+
+    def __init__(
+        self,
+        max_rows: int,
+        max_ctx: int,
+        block_tokens: int,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        def zeros(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+            return torch.zeros(max_rows + 1, *shape, dtype=dtype, device=device)
+
+        self.device = device
+        self.padding_row = max_rows
+        self.tables = zeros(torch.int32, blocks_for(max_ctx, block_tokens))
+        self.params = RowParams(
+            floats=zeros(torch.float32, 6),
+            ints=zeros(torch.int32, 5),
+            bias_ids=zeros(torch.int32, MAX_BIAS),
+            bias_values=zeros(torch.float32, MAX_BIAS),
+            tokens=zeros(torch.int32, max_ctx + 1),
+        )
+        self._max_ctx = max_ctx
+        self._vocab_size = vocab_size
+        self._long_biases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all rows."""
+        params = self.params
+        tensors = (params.floats, params.ints, params.bias_ids, params.bias_values, params.tokens)
+        return self.tables.nbytes + sum(each.nbytes for each in tensors)
+
+    def start(self, starts: Sequence[RowStart]) -> None:
+        """New occupants replace the former ones, of whom nothing stays."""
+        if not starts:
+            return
+        for start in starts:
+            history = np.array(start.history, dtype=np.int32)
+            target = self.params.tokens[start.row, : len(history)]
+            target.copy_(upload(history, self.device), non_blocking=True)
+            self._start_bias(start.row, start.sampling.logit_bias)
+        index = upload(np.array([start.row for start in starts]), self.device)
+        floats = np.array([_floats(start.sampling) for start in starts], dtype=np.float32)
+        ints = np.array([self._ints(start) for start in starts], dtype=np.uint32).view(np.int32)
+        self.params.floats.index_copy_(0, index, upload(floats, self.device))
+        self.params.ints.index_copy_(0, index, upload(ints, self.device))
+
+    def _start_bias(self, row: int, bias: dict[int, float]) -> None:
+        self._long_biases.pop(row, None)
+        if not bias:
+            return
+        ids = upload(np.array(tuple(bias), dtype=np.int32), self.device)
+        values = upload(np.array(tuple(bias.values()), dtype=np.float32), self.device)
+        if len(bias) > MAX_BIAS:
+            self._long_biases[row] = ids, values
+        else:
+            self.params.bias_ids[row, : len(bias)] = ids
+            self.params.bias_values[row, : len(bias)] = values
+
+    def _ints(self, start: RowStart) -> tuple[int, ...]:
+        params = start.sampling
+        has_penalties = (
+            params.repetition_penalty > 1
+            or params.frequency_penalty != 0
+            or params.presence_penalty != 0
+        )
+        window = max(0, min(params.rep_window, self._max_ctx)) if has_penalties else 0
+        num_biases = len(params.logit_bias) if len(params.logit_bias) <= MAX_BIAS else 0
+        top_k = params.top_k if 0 < params.top_k < self._vocab_size else 0
+        return top_k, window, num_biases, start.seed & 0xFFFFFFFF, start.seed >> 32
+
+    def has_long_bias(self, rows: Sequence[int]) -> bool:
+        """Whether one of these rows has more biases than the kernels hold."""
+        return bool(self._long_biases) and any(row in self._long_biases for row in rows)
+
+    def add_long_biases(self, logits: torch.Tensor, rows: Sequence[int]) -> None:
+        """Add the biases that the kernels do not hold, once they have applied the penalties.
+
+        Args:
+            logits: f32 [n, V]; changed.
+            rows: row of each line.
+        """
+        for line, row in enumerate(rows):
+            bias = self._long_biases.get(row)
+            if bias is not None:
+                logits[line].index_add_(0, bias[0], bias[1])
+
+
+def _floats(params: SamplingParams) -> tuple[float, ...]:
+    return (
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        # Below 1 it is off, as the interface we follow has it.
+        max(params.repetition_penalty, 1.0),
+        params.frequency_penalty,
+        params.presence_penalty,
+    )

@@ -1,0 +1,54 @@
+"""What happens to queries, keys and values between their product and attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from luce.engine.ops.attention import HeadShape
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Weights of the norms on each query and key head, [D] each."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPlaces:
+    """Where the step's tokens stand.
+
+    Attributes:
+        rotary: f32 [T, 1, D/2, 2]: cosine and sine of each token's position.
+        slot_mapping: i64 [T]: block * P + offset; distinct, but for the null block's.
+    """
+
+    rotary: torch.Tensor
+    slot_mapping: torch.Tensor
+
+
+class PlaceQkv(Protocol):
+    """Norm, rotation and cache write in one."""
+
+    def __call__(
+        self,
+        packed: torch.Tensor,
+        heads: HeadShape,
+        norms: HeadNorms | None,
+        places: TokenPlaces,
+        cache: torch.Tensor,
+    ) -> None:
+        """Normalise and rotate queries and keys, write keys and values to the cache.
+
+        Args:
+            packed: [T, (H + 2K) * D], q | k | v; queries are changed in place, and keys may be.
+            heads: geometry.
+            norms: applied before the rotation, where the model has them.
+            places: angles and slots.
+            cache: [N, P, 2, K, D]; overwritten at the slots.
+        """

@@ -1,0 +1,43 @@
+"""Matrix products with weights that stay quantised in memory.
+
+    y[t, n] = sum_k x[t, k] W[n, k] + bias[n] (+ residual[t, n])
+
+with W in the planes of `luce.engine.quant_formats`, x and y in the activations' type and sums in
+float32. What is multiplied differs by the number of rows of x, because a different unit of the
+processor is the bottleneck:
+
+| rows | class | weights | activations | error against float64, of the norm |
+| --- | --- | --- | --- | --- |
+| few | vector | exact | 16 bits of a group's largest | 3e-5 before y is rounded |
+| some | tile | bfloat16 | as they are | 1e-3 |
+| many | vendor | bfloat16 | as they are | 1e-3 |
+
+Within a class a row's result depends on no other row, and no sum depends on timing.
+Bytes read: those of the planes, once; `vendor` writes and reads them as bfloat16 besides.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from luce.engine.ops.linear import Linear
+from luce.engine.quant_planes import QuantPlanes
+
+
+class QuantPacker(Protocol):
+    """Makes a `Linear` of quantised matrices, which lie one below the other in its output."""
+
+    def __call__(self, parts: list[QuantPlanes], bias: torch.Tensor | None) -> Linear:
+        """Use `parts`, each [N_i, K] of any format, and `bias` [sum of N_i]."""
+
+
+def check_parts(parts: list[QuantPlanes], bias: torch.Tensor | None) -> tuple[int, int]:
+    """Rows and columns of all parts together; they must have one width and one device."""
+    assert parts, "no matrix"
+    columns, device = parts[0].columns, parts[0].codes.device
+    assert all(part.columns == columns and part.codes.device == device for part in parts)
+    rows = sum(part.rows for part in parts)
+    assert bias is None or bias.shape == (rows,), "bias does not fit"
+    return rows, columns

@@ -1,0 +1,68 @@
+"""The begin of a decode step, on the device: from lanes to the tensors of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _begin_kernel(
+    lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
+    token_stride, table_stride, P: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(0)
+    row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
+    block = tl.load(lanes + lane * 4 + 2)
+    wide_row = row.to(tl.int64)
+    tl.store(input_ids + lane, tl.load(tokens + wide_row * token_stride + position))
+    tl.store(tables + wide_row * table_stride + position // P, block)
+    tl.store(slots + lane, block.to(tl.int64) * P + position % P)
+    tl.store(rows + lane, row)
+    tl.store(positions + lane, position)
+    tl.store(context_lens + lane, position + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunDecode:
+    """What the lanes of a decode step stand for; n lanes.
+
+    Attributes:
+        input_ids: i32 [n].
+        slot_mapping: i64 [n].
+        rows: i32 [n].
+        positions: i32 [n].
+        context_lens: i32 [n]: position + 1.
+    """
+
+    input_ids: torch.Tensor
+    slot_mapping: torch.Tensor
+    rows: torch.Tensor
+    positions: torch.Tensor
+    context_lens: torch.Tensor
+
+
+def begin_decode(
+    lanes: torch.Tensor, tokens: torch.Tensor, tables: torch.Tensor, block_tokens: int
+) -> BegunDecode:
+    """Look each lane's token up, and enter its block in its row's table.
+
+    Args:
+        lanes: i32 [n, 4]: row, position, block of the position, output index.
+        tokens: i32 [R, C + 1]: tokens of every row by position.
+        tables: i32 [R, M]; the entry of each lane's position is written.
+        block_tokens: P.
+    """
+    count, device = lanes.shape[0], lanes.device
+    input_ids, rows, positions, context_lens = torch.empty(
+        4, count, dtype=torch.int32, device=device
+    ).unbind(0)
+    slots = torch.empty(count, dtype=torch.int64, device=device)
+    _begin_kernel[(count,)](
+        lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
+        tokens.stride(0), tables.stride(0), P=block_tokens, num_warps=1,
+    )  # fmt: skip
+    return BegunDecode(input_ids, slots, rows, positions, context_lens)

@@ -1,0 +1,127 @@
+"""Norm, rotation and cache write of queries, keys and values in one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.qkv import HeadNorms, TokenPlaces
+from luce.engine.ops.triton.numeric import power_of_two
+
+# Heads of a program: few, so that one token spreads over the chip, or many for many tokens.
+_FEW_HEADS, _MANY_HEADS = 4, 16
+_MANY_TOKENS = 512
+
+
+@triton.jit
+def _normed(half, scale, query_weight, key_weight, index, is_query, is_value, inside):
+    """One half of each head, normalised; values stay as they are."""
+    dtype = half.dtype
+    query = tl.load(query_weight + index[None, :], mask=inside & is_query, other=1.0)
+    key = tl.load(key_weight + index[None, :], mask=inside & ~is_query, other=1.0)
+    normal = (half.to(tl.float32) * scale).to(dtype) * tl.where(is_query, query, key)
+    return tl.where(is_value, half, normal)
+
+
+@triton.jit
+def _place_kernel(
+    packed,
+    query_weight,
+    key_weight,
+    rotary,
+    slots,
+    cache,
+    eps,
+    block_stride,
+    slot_stride,
+    kv_stride,
+    head_stride,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    P: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+):
+    """Program (token, run of heads): heads are tiles of two halves that are rotated together."""
+    token = tl.program_id(0).to(tl.int64)
+    heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    pair = tl.arange(0, HALF)
+    inside = (heads < H + 2 * K) & (pair < D // 2)[None, :]
+    is_query, is_value = heads < H, heads >= H + K
+    left_index = pair * 2 if INTERLEAVED else pair
+    right_index = pair * 2 + 1 if INTERLEAVED else pair + D // 2
+    line = packed + (token * (H + 2 * K) + heads) * D
+    left = tl.load(line + left_index[None, :], mask=inside, other=0.0)
+    right = tl.load(line + right_index[None, :], mask=inside, other=0.0)
+    if HAS_NORM:
+        wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
+        square = tl.sum(wide_left * wide_left + wide_right * wide_right, 1)
+        scale = tl.rsqrt(square / D + eps)[:, None]
+        left = _normed(
+            left, scale, query_weight, key_weight, left_index, is_query, is_value, inside
+        )
+        right = _normed(
+            right, scale, query_weight, key_weight, right_index, is_query, is_value, inside
+        )
+    angle = rotary + token * D + pair * 2
+    cosine = tl.load(angle, mask=pair < D // 2, other=1.0)[None, :]
+    sine = tl.load(angle + 1, mask=pair < D // 2, other=0.0)[None, :]
+    wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
+    turned_left = (wide_left * cosine - wide_right * sine).to(left.dtype)
+    turned_right = (wide_right * cosine + wide_left * sine).to(left.dtype)
+    turned_left = tl.where(is_value, left, turned_left)
+    turned_right = tl.where(is_value, right, turned_right)
+    tl.store(line + left_index[None, :], turned_left, mask=inside & is_query)
+    tl.store(line + right_index[None, :], turned_right, mask=inside & is_query)
+    slot = tl.load(slots + token)
+    part = is_value.to(tl.int64)
+    kv_head = heads - H - part * K
+    place = slot // P * block_stride + slot % P * slot_stride
+    target = cache + place + part * kv_stride + kv_head * head_stride
+    tl.store(target + left_index[None, :], turned_left, mask=inside & ~is_query)
+    tl.store(target + right_index[None, :], turned_right, mask=inside & ~is_query)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPlaceQkv:
+    """`ops.qkv.PlaceQkv`; `interleaved` pairs are (2i, 2i + 1), others (i, i + D/2)."""
+
+    interleaved: bool
+
+    def __call__(
+        self,
+        packed: torch.Tensor,
+        heads: HeadShape,
+        norms: HeadNorms | None,
+        places: TokenPlaces,
+        cache: torch.Tensor,
+    ) -> None:
+        """Change queries in place and write the cache; keys and values stay as they were."""
+        tokens, num_heads = packed.shape[0], heads.num_heads + 2 * heads.num_kv_heads
+        per_program = _MANY_HEADS if tokens >= _MANY_TOKENS else _FEW_HEADS
+        _place_kernel[(tokens, triton.cdiv(num_heads, per_program))](
+            packed,
+            packed if norms is None else norms.query,
+            packed if norms is None else norms.key,
+            places.rotary,
+            places.slot_mapping,
+            cache,
+            0.0 if norms is None else norms.eps,
+            *cache.stride()[:4],
+            H=heads.num_heads,
+            K=heads.num_kv_heads,
+            D=heads.head_dim,
+            P=cache.shape[1],
+            HAS_NORM=norms is not None,
+            INTERLEAVED=self.interleaved,
+            HEADS=per_program,
+            HALF=power_of_two(heads.head_dim // 2),
+            num_warps=1 if per_program == _FEW_HEADS else 4,
+        )

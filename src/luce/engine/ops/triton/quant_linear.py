@@ -1,0 +1,312 @@
+"""Chooses among the quantised kernels by the number of rows and runs them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+
+from luce.engine.ops.quant_matmul import check_parts
+from luce.engine.ops.triton.numeric import INTERPRETED, power_of_two
+from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
+from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
+from luce.engine.ops.triton.quant_words import FormatFlags
+from luce.engine.quant_formats import GROUP
+from luce.engine.quant_planes import QuantPlanes
+
+_ADD_BLOCK = 1024
+_QUANTISE_GROUPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VectorTiling:
+    """How `quant_vector` cuts a matrix.
+
+    Attributes:
+        rows: of the matrix a program makes.
+        groups: of columns it reads at a time.
+        warps: of a program.
+    """
+
+    rows: int
+    groups: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileTiling:
+    """How `quant_tile_product` cuts a matrix.
+
+    Attributes:
+        rows: of the matrix a program makes.
+        groups: of columns it reads at a time.
+        warps: of a program.
+        stages: of its software pipeline.
+        programs: fewer than these for the whole matrix, and the columns are shared out.
+    """
+
+    rows: int
+    groups: int
+    warps: int
+    stages: int
+    programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuantTilings:
+    """Everything measured about a processor.
+
+    Attributes:
+        vector: for each number of rows of x up to the last of them.
+        tile: for numbers of rows of x up to each key.
+        tile_tokens: fewest and most rows of x of a tile.
+        scratch_elements: of bfloat16 weights made at a time for a vendor product.
+    """
+
+    vector: dict[int, VectorTiling]
+    tile: dict[int, TileTiling]
+    tile_tokens: tuple[int, int] = (16, 64)
+    scratch_elements: int = 1 << 26
+
+
+# Measured on an H200: docs/lab/quant.md.
+DEFAULT_TILINGS = QuantTilings(
+    vector={
+        1: VectorTiling(16, 128, 4),
+        2: VectorTiling(8, 128, 4),
+        4: VectorTiling(8, 128, 4),
+    },
+    tile={
+        16: TileTiling(64, 8, 4, 3, 264),
+        128: TileTiling(64, 4, 4, 3, 264),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One matrix: its planes, where its rows begin in the output, and its compile-time facts."""
+
+    planes: QuantPlanes
+    start: int
+    pointers: tuple[torch.Tensor, ...]
+    flags: dict[str, int | bool | str]
+
+    @classmethod
+    def of(cls, planes: QuantPlanes, start: int) -> _Part:
+        flags = asdict(FormatFlags.of(planes.format))
+        codes = planes.codes
+        # The same plane twice: once read wide, once word by word, which is decided by the name.
+        # Pointers of planes that are not there are not read.
+        pointers = (
+            codes,
+            codes,
+            codes if planes.high is None else planes.high,
+            planes.scales,
+            planes.scales if planes.blocks is None else planes.blocks,
+        )
+        return cls(planes, start, pointers, flags)
+
+
+class TritonQuantLinear:
+    """A `Linear` of quantised matrices on a GPU, or in Triton's interpreter."""
+
+    def __init__(
+        self,
+        parts: list[QuantPlanes],
+        bias: torch.Tensor | None,
+        tilings: QuantTilings = DEFAULT_TILINGS,
+    ) -> None:
+        self._rows, self._columns = check_parts(parts, bias)
+        self._bias = bias
+        self._tilings = tilings
+        self._uses_assembly = (
+            not INTERPRETED and parts[0].codes.is_cuda and torch.version.hip is None
+        )
+        self._parts: list[_Part] = []
+        start = 0
+        for planes in parts:
+            self._parts.append(_Part.of(planes, start))
+            start += planes.rows
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] → [T, N]."""
+        y = torch.empty(len(x), self._rows, dtype=x.dtype, device=x.device)
+        return self._run(x, y, None)
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """residual + y, in place."""
+        return self._run(x, residual, residual)
+
+    def holds(self, weight: torch.Tensor) -> bool:
+        """Never: planes are no plain matrix."""
+        del weight
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of planes and bias."""
+        bias_bytes = self._bias.nbytes if self._bias is not None else 0
+        return sum(part.planes.nbytes for part in self._parts) + bias_bytes
+
+    def _run(
+        self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        assert x.stride(1) == 1 and y.is_contiguous(), "rows must lie closely"
+        tokens = len(x)
+        for part in self._parts:
+            if tokens <= max(self._tilings.vector):
+                self._vector(part, x, y, residual)
+            elif tokens <= max(self._tilings.tile):
+                self._tile(part, x, y, residual)
+            else:
+                self._vendor(part, x, y, residual)
+        return y
+
+    def _common(self, part: _Part) -> dict[str, int | bool | str]:
+        flags = part.flags
+        return {
+            "num_groups": self._columns // GROUP,
+            "CODES": flags["codes"],
+            "HIGH": flags["high"],
+            "ZERO": flags["zero"],
+            "TABLE": flags["table"],
+            "SIGNED": flags["is_signed"],
+            "SCALE": flags["scale"],
+            "ASM": self._uses_assembly,
+        }
+
+    def _vector(
+        self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+    ) -> None:
+        tokens = len(x)
+        tiling = next(t for limit, t in self._tilings.vector.items() if tokens <= limit)
+        out = y[:, part.start :]
+        quantised = self._quantised(x, part) if tokens > 1 else None
+        quant_vector[(triton_cdiv(part.planes.rows, tiling.rows),)](
+            x,
+            x if quantised is None else quantised,
+            out,
+            out if residual is None else residual[:, part.start :],
+            x if self._bias is None else self._bias[part.start :],
+            *part.pointers,
+            part.planes.rows,
+            x.stride(0),
+            y.stride(0),
+            T=tokens,
+            BN=tiling.rows,
+            BG=tiling.groups,
+            HAS_OFFSET=part.planes.format.has_offset,
+            IS_QUANTISED=quantised is not None,
+            HAS_RESIDUAL=residual is not None,
+            HAS_BIAS=self._bias is not None,
+            num_warps=tiling.warps,
+            **self._common(part),
+        )
+
+    def _quantised(self, x: torch.Tensor, part: _Part) -> torch.Tensor:
+        """x as `quant_vector` wants it, made once instead of in every program."""
+        tokens, groups = len(x), self._columns // GROUP
+        out = torch.empty(tokens, 19, groups, dtype=torch.int32, device=x.device)
+        quantise_rows[(tokens, triton_cdiv(groups, _QUANTISE_GROUPS))](
+            x,
+            out,
+            x.stride(0),
+            num_groups=groups,
+            BG=_QUANTISE_GROUPS,
+            TABLE=part.flags["table"],
+            num_warps=1,
+        )
+        return out
+
+    def _tile(
+        self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+    ) -> None:
+        tokens, rows, groups = len(x), part.planes.rows, self._columns // GROUP
+        tiling = next(t for limit, t in self._tilings.tile.items() if tokens <= limit)
+        least, most = self._tilings.tile_tokens
+        token_tile = min(most, power_of_two(tokens, least))
+        grid_rows, grid_tokens = triton_cdiv(rows, tiling.rows), triton_cdiv(tokens, token_tile)
+        split = self._split(grid_rows * grid_tokens, groups, tiling)
+        share = triton_cdiv(triton_cdiv(groups, split), tiling.groups) * tiling.groups
+        out = y[:, part.start :]
+        target, stride = out, y.stride(0)
+        if split > 1:
+            target = torch.empty(split, tokens, rows, dtype=torch.float32, device=x.device)
+            stride = rows
+        old = out if residual is None else residual[:, part.start :]
+        bias = x if self._bias is None else self._bias[part.start :]
+        has = {"HAS_RESIDUAL": residual is not None, "HAS_BIAS": self._bias is not None}
+        quant_tile_product[(grid_rows, split, grid_tokens)](
+            x,
+            target,
+            old,
+            bias,
+            *part.pointers,
+            tokens,
+            rows,
+            x.stride(0),
+            stride,
+            BM=token_tile,
+            BN=tiling.rows,
+            BG=tiling.groups,
+            SPLIT=split,
+            SPLIT_GROUPS=share,
+            num_warps=tiling.warps,
+            num_stages=tiling.stages,
+            **has,
+            **self._common(part),
+        )
+        if split > 1:
+            add_partials[(triton_cdiv(rows, _ADD_BLOCK), tokens)](
+                target,
+                out,
+                old,
+                bias,
+                rows,
+                y.stride(0),
+                tokens * rows,
+                SPLIT=split,
+                BLOCK=_ADD_BLOCK,
+                **has,
+            )
+
+    def _split(self, programs: int, groups: int, tiling: TileTiling) -> int:
+        """Shares of the columns: a power of two that fills the processor."""
+        split = 1
+        while programs * split * 2 <= tiling.programs and groups // (split * 2) >= tiling.groups:
+            split *= 2
+        return split
+
+    def _vendor(
+        self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+    ) -> None:
+        rows, columns = part.planes.rows, self._columns
+        at_a_time = min(rows, max(64, self._tilings.scratch_elements // columns))
+        scratch = torch.empty(at_a_time, columns, dtype=x.dtype, device=x.device)
+        for first in range(0, rows, at_a_time):
+            count = min(at_a_time, rows - first)
+            dequantise[(triton_cdiv(count, 16), triton_cdiv(columns // GROUP, 32))](
+                scratch,
+                *part.pointers,
+                first,
+                count,
+                BN=16,
+                BG=32,
+                num_warps=4,
+                **self._common(part),
+            )
+            start = part.start + first
+            weight = scratch[:count]
+            bias = None if self._bias is None else self._bias[start : start + count]
+            out = y[:, start : start + count]
+            if residual is None:
+                out.copy_(F.linear(x, weight, bias))
+            else:
+                out.add_(F.linear(x, weight, bias))
+
+
+def triton_cdiv(size: int, part: int) -> int:
+    """Parts needed to cover a size."""
+    return -(-size // part)

@@ -1,0 +1,212 @@
+"""Quantised matrix times few vectors: integer dot products of codes with 16-bit activations.
+
+Bound by instructions rather than memory if codes become floats one by one, so they stay integers:
+activations of a group of 32 are rounded to 16 bits of its largest one, and `dp2a` multiplies
+two of them with two code bytes at a time. A sum over a group is exact, at most 32*32767*128;
+scales come in float32, once a group. Rounding of the activations is 2^-16 of a group's largest
+value, finer than bfloat16's own.
+
+A thread owns one group of columns and BN rows of it: it reads 16 bytes of codes a row and
+activations once for all its rows. Every row of x is computed alone, in the same order whatever
+the others are.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from luce.engine.ops.triton.quant_words import group_scales, load_codes
+
+# 1.5 * 2^23: added to a float32 below 2^22 it leaves the nearest integer in the low bits.
+_TO_INTEGER = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def _split4(t, SIZE: tl.constexpr, INNER: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[SIZE, INNER, 4] → its four [SIZE, INNER]."""
+    even, odd = tl.split(tl.reshape(t, (SIZE, INNER, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _quantise(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BG groups of a row of x as 16-bit integers: packed [BG, 16], scales, sums of each half."""
+    columns = tl.arange(0, 32)
+    at = groups[:, None] * 32 + columns[None, :]
+    if num_groups % BG == 0:
+        x = tl.load(x_ptr + at).to(tl.float32)
+    else:
+        x = tl.load(x_ptr + at, mask=groups[:, None] < num_groups, other=0.0).to(tl.float32)
+    largest = tl.max(tl.abs(x), axis=1)
+    scale = largest * (1.0 / 32767.0)
+    inverse = 32767.0 / tl.where(largest > 0.0, largest, 1.0)
+    codes = (x * inverse[:, None] + _TO_INTEGER).to(tl.int32, bitcast=True)
+    codes = codes - 0x4B400000
+    sums = tl.sum(tl.reshape(codes, (BG, 2, 16)), axis=2)
+    sum_first, sum_second = tl.split(sums)
+    # Of column 4a + 2b + c of eight: pairs over a in the order (b, c), or, for the byte order
+    # of a table lookup, pairs over b in the order (c, a).
+    parts = tl.reshape(codes, (BG, 4, 2, 2, 2))
+    if TABLE != 0:
+        ordered = tl.permute(parts, (0, 1, 4, 2, 3))
+    else:
+        ordered = tl.permute(parts, (0, 1, 3, 4, 2))
+    even, odd = tl.split(ordered)
+    packed = (even & 0xFFFF) | (odd << 16)
+    return tl.reshape(packed, (BG, 16)), scale, sum_first, sum_second
+
+
+@triton.jit
+def _dot2(pair, codes, total, HIGH: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """total + the two 16-bit halves of `pair` times bytes 0, 1 (or 2, 3) of `codes`."""
+    if ASM:
+        if SIGNED:
+            source: tl.constexpr = (
+                "dp2a.hi.s32.s32 $0, $1, $2, $3;" if HIGH else "dp2a.lo.s32.s32 $0, $1, $2, $3;"
+            )
+        else:
+            source: tl.constexpr = (
+                "dp2a.hi.s32.u32 $0, $1, $2, $3;" if HIGH else "dp2a.lo.s32.u32 $0, $1, $2, $3;"
+            )
+        return tl.inline_asm_elementwise(
+            source, "=r,r,r,r", [pair, codes, total], dtype=tl.int32, is_pure=True, pack=1
+        )
+    if HIGH:
+        codes = codes >> 16
+    first = codes & 255
+    second = (codes >> 8) & 255
+    if SIGNED:
+        first = (first << 24) >> 24
+        second = (second << 24) >> 24
+    return total + ((pair << 16) >> 16) * first + (pair >> 16) * second
+
+
+@triton.jit
+def _dot8(x, low, high, total, w: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """total + the eight columns of word w times its codes."""
+    total = _dot2(x[4 * w][None, :], low, total, False, SIGNED, ASM)
+    total = _dot2(x[4 * w + 1][None, :], low, total, True, SIGNED, ASM)
+    total = _dot2(x[4 * w + 2][None, :], high, total, False, SIGNED, ASM)
+    return _dot2(x[4 * w + 3][None, :], high, total, True, SIGNED, ASM)
+
+
+@triton.jit
+def _sixteen(packed, BG: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[BG, 16] → its sixteen [BG], as a tuple in order."""
+    c0, c1, c2, c3 = _split4(packed, BG, 4)
+    a0, a1, a2, a3 = _split_last(c0, BG)
+    b0, b1, b2, b3 = _split_last(c1, BG)
+    d0, d1, d2, d3 = _split_last(c2, BG)
+    e0, e1, e2, e3 = _split_last(c3, BG)
+    return (a0, b0, d0, e0, a1, b1, d1, e1, a2, b2, d2, e2, a3, b3, d3, e3)
+
+
+@triton.jit
+def _split_last(t, BG: tl.constexpr):  # type: ignore[no-untyped-def]
+    even, odd = tl.split(tl.reshape(t, (BG, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def quantise_rows(x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+    """Rows of x as `quant_vector` wants them, int32 [T, 19, K/32]: words, scale, sums."""
+    row = tl.program_id(0).to(tl.int64)
+    groups = tl.program_id(1) * BG + tl.arange(0, BG)
+    packed, scale, sum1, sum2 = _quantise(
+        x_ptr + row * x_stride, groups, num_groups, BG, TABLE
+    )
+    out = out_ptr + row * (19 * num_groups) + groups
+    mask = groups < num_groups
+    words = tl.arange(0, 16)
+    tl.store(out[:, None] + words[None, :] * num_groups, packed, mask=mask[:, None])
+    tl.store(out + 16 * num_groups, scale.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(out + 17 * num_groups, sum1, mask=mask)
+    tl.store(out + 18 * num_groups, sum2, mask=mask)
+
+
+@triton.jit
+def _quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BG groups of a row that `quantise_rows` made: sixteen words, scales, sums."""
+    words = ()
+    for word in tl.static_range(19):
+        at = x_ptr + word * num_groups + groups
+        if num_groups % BG == 0:
+            words = words + (tl.load(at),)
+        else:
+            words = words + (tl.load(at, mask=groups < num_groups, other=0),)
+    return words
+
+
+@triton.jit(do_not_specialize_on_alignment=["xq_ptr", "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"])
+def quant_vector(  # type: ignore[no-untyped-def]
+    x_ptr, xq_ptr, y_ptr, residual_ptr, bias_ptr, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
+    num_rows, x_stride, y_stride,
+    num_groups: tl.constexpr, T: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
+    CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
+    SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    IS_QUANTISED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x."""
+    first_row = tl.program_id(0) * BN
+    row_index = first_row + tl.arange(0, BN)
+    rows = tl.minimum(row_index, num_rows - 1)
+    sums = ()
+    for t in tl.static_range(T):
+        sums = sums + (tl.zeros((BN, BG), dtype=tl.float32),)
+    for first_group in range(0, num_groups, BG):
+        group_index = first_group + tl.arange(0, BG)
+        groups = group_index
+        if num_groups % BG != 0:
+            groups = tl.minimum(group_index, num_groups - 1)
+        l0, l1, l2, l3, h0, h1, h2, h3 = load_codes(
+            codes_ptr, two_ptr, high_ptr, rows, groups, first_group,
+            num_groups, BN, BG, CODES, HIGH, TABLE, ASM,
+        )  # fmt: skip
+        scale, scale2, offset, offset2 = group_scales(
+            scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+        )
+        updated = ()
+        for t in tl.static_range(T):
+            if IS_QUANTISED:
+                x = _quantised(xq_ptr + t * (19 * num_groups), group_index, num_groups, BG)
+                x_scale = x[16].to(tl.float32, bitcast=True)
+                sum1, sum2 = x[17], x[18]
+            else:
+                packed, x_scale, sum1, sum2 = _quantise(
+                    x_ptr + t * x_stride, group_index, num_groups, BG, TABLE
+                )
+                x = _sixteen(packed, BG)
+            start1 = tl.zeros((BN, BG), dtype=tl.int32) - (ZERO * sum1)[None, :]
+            part1 = _dot8(x, l0, h0, start1, 0, SIGNED, ASM)
+            part1 = _dot8(x, l1, h1, part1, 1, SIGNED, ASM)
+            if SCALE == "sixteen" or SCALE == "sixteen_offset" or SCALE == "sixteen_six":
+                start2 = tl.zeros((BN, BG), dtype=tl.int32) - (ZERO * sum2)[None, :]
+                part2 = _dot8(x, l2, h2, start2, 2, SIGNED, ASM)
+                part2 = _dot8(x, l3, h3, part2, 3, SIGNED, ASM)
+                value = scale * part1.to(tl.float32) + scale2 * part2.to(tl.float32)
+                if HAS_OFFSET:
+                    value += offset * sum1.to(tl.float32)[None, :]
+                    value += offset2 * sum2.to(tl.float32)[None, :]
+            else:
+                part1 -= (ZERO * sum2)[None, :]
+                part1 = _dot8(x, l2, h2, part1, 2, SIGNED, ASM)
+                part1 = _dot8(x, l3, h3, part1, 3, SIGNED, ASM)
+                value = scale * part1.to(tl.float32)
+                if HAS_OFFSET:
+                    value += offset * (sum1 + sum2).to(tl.float32)[None, :]
+            updated = updated + (sums[t] + value * x_scale[None, :],)
+        sums = updated
+    for t in tl.static_range(T):
+        y = tl.sum(sums[t], axis=1)
+        mask = row_index < num_rows
+        if HAS_BIAS:
+            y += tl.load(bias_ptr + row_index, mask=mask, other=0.0).to(tl.float32)
+        if HAS_RESIDUAL:
+            at = residual_ptr + t * y_stride + row_index
+            y += tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(y_ptr + t * y_stride + row_index, y.to(y_ptr.dtype.element_ty), mask=mask)

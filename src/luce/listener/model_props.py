@@ -1,0 +1,150 @@
+"""The properties of one model, as `GET /props` shows them: what was resolved, what is supported.
+
+The shape is schema 2 of the server whose clients read it. What does not apply is null, and
+nothing is made up: what a worker has not said yet is null too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luce import __version__
+from luce.listener.dialects.openai_wire import SERVED
+from luce.listener.sampling import sampling_defaults
+from luce.listener.served import ServedModel
+from luce.protocol.messages import Ready, WorkerStats
+
+PROPS_SCHEMA = 2
+"""Changes only when a client that reads the old shape would break."""
+
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty", "rep_window"),
+    *("seed", "stop", "logit_bias", "logprobs"),
+)
+
+
+def model_props(model: ServedModel) -> dict[str, Any]:
+    """The part of the answer that is about one model; JSON values."""
+    config, ready = model.config, model.handle.ready
+    return {
+        "default_generation_settings": _generation_settings(model),
+        "model_alias": model.name,
+        "model_path": str(config.path),
+        "build_info": f"luce-{__version__}",
+        "speculative_mode": "off",
+        "server": {"name": "luce", "version": __version__, "props_schema": PROPS_SCHEMA},
+        "model": {
+            "arch": ready.architecture if ready else None,
+            "draft_path": None,
+            "tokenizer_id": None,
+        },
+        "runtime": _runtime(model, ready),
+        "reasoning": _reasoning(),
+        "model_card": None,
+        "budget_envelope": {
+            "model_card_source": None,
+            "default_max_tokens": config.output_cap,
+            "hard_limit_reply_budget": None,
+            "think_max_tokens": None,
+            "effort_tiers": None,
+        },
+        "speculative": {"enabled": False, "ddtree_budget": None},
+        "sampling": {"capabilities": {name: name in SERVED for name in _SAMPLING}},
+        "pflash": None,
+        "prefix_cache": _prefix_cache(model, ready),
+        "full_cache": None,
+        "tool_replay": None,
+        "daemon": {"alive": model.is_up},
+        "capabilities": {
+            "reasoning_supported": "reasoning_effort" in SERVED,
+            "speculative_supported": False,
+            "tools_supported": "tools" in SERVED,
+            "image_input_supported": False,
+        },
+        "memory": _memory(model, ready),
+    }
+
+
+def _generation_settings(model: ServedModel) -> dict[str, Any]:
+    defaults = sampling_defaults(model.text.generation_defaults if model.text else {})
+    return {
+        "n_ctx": model.context_length,
+        "temperature": defaults["temperature"],
+        "top_p": defaults["top_p"],
+        "top_k": int(defaults["top_k"]),
+        "min_p": defaults["min_p"],
+        "repeat_penalty": defaults["repetition_penalty"],
+    }
+
+
+def _runtime(model: ServedModel, ready: Ready | None) -> dict[str, Any]:
+    return {
+        "backend": model.device.partition(":")[0],
+        "target_device": model.device,
+        "draft_device": None,
+        "dtype": ready.dtype if ready else None,
+        "fa_window": None,
+        # Keys and values are kept in the type that is computed in.
+        "kv_cache_k": ready.dtype if ready else None,
+        "kv_cache_v": ready.dtype if ready else None,
+        "lazy_draft": None,
+        "draft_residency": None,
+        "target_sharding": None,
+        "chunk": model.config.chunk,
+        "continuous_batching": {
+            "max_concurrency": model.capacity or None,
+            "admission_coalesce_ms": None,
+            "decode_kv_offload_bytes": None,
+        },
+    }
+
+
+def _reasoning() -> dict[str, Any]:
+    return {
+        "supported": "reasoning_effort" in SERVED,
+        "default": None,
+        "supported_efforts": [],
+    }
+
+
+def _prefix_cache(model: ServedModel, ready: Ready | None) -> dict[str, Any] | None:
+    """Shares the KV pool with the running requests, so its capacity is the pool's."""
+    if not model.config.prefix_cache:
+        return None
+    stats = model.handle.stats
+    return {
+        "unit": "tokens",
+        "capacity": ready.limits.kv_pool_tokens if ready else None,
+        "in_use": _tokens(stats.cached_blocks, ready),
+        "lifetime_queries": stats.prefix_query_tokens,
+        "lifetime_hits": stats.prefix_hit_tokens,
+    }
+
+
+def _memory(model: ServedModel, ready: Ready | None) -> dict[str, Any]:
+    stats = model.handle.stats
+    return {
+        "cache": _kv_cache(ready, stats) if ready else None,
+        "snapshots": None,
+        "weights_bytes": ready.weights_bytes if ready else None,
+        "worker": {"rss_bytes": (stats.rss_bytes or None) if model.is_up else None},
+    }
+
+
+def _kv_cache(ready: Ready, stats: WorkerStats) -> dict[str, Any]:
+    num_held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
+    return {
+        "location": ready.device,
+        "capacity_tokens": ready.limits.kv_pool_tokens,
+        "live_tokens": _tokens(num_held, ready),
+        "kv_bytes": ready.kv_bytes,
+        "recurrent_bytes": None,
+        "draft_feature_bytes": None,
+        "other_bytes": None,
+        "host_state_bytes": None,
+    }
+
+
+def _tokens(num_blocks: int, ready: Ready | None) -> int | None:
+    return num_blocks * ready.limits.block_tokens if ready else None

@@ -1,0 +1,32 @@
+"""The model a request means when no other may answer in its place."""
+
+from __future__ import annotations
+
+from luce.errors import InvalidRequest, ModelNotFound
+from luce.listener.served import ServedModel, ServedModels
+
+_NO_NAME = (None, "", "auto")
+
+
+def named_model(models: ServedModels, name: str | None) -> ServedModel:
+    """The model of this name; the only one there is answers to any name.
+
+    Raises:
+        InvalidRequest: there are several and the request names none.
+        ModelNotFound: there are several and none has this name.
+    """
+    served = list(models)
+    if len(served) == 1:
+        return served[0]
+    names = ", ".join(model.name for model in served)
+    if name is None or name in _NO_NAME:
+        raise InvalidRequest(
+            f"Several models are loaded and their answers differ; set model to one of: {names}.",
+            param="model",
+        )
+    model = models.get(name)
+    if model is None:
+        raise ModelNotFound(
+            f"There is no model {name[:128]!r}; available models: {names}.", param="model"
+        )
+    return model

@@ -1,0 +1,162 @@
+"""The engine on a GPU: the CPU's logits and ids, however the work is laid out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bench.engine.shapes import RandomParameters, hparams_of
+from engine_harness import Driver, Request
+
+from luce.engine.device import open_device
+from luce.engine.device_inputs import mixed_step
+from luce.engine.engine import Blueprint, Engine
+from luce.engine.options import EngineOptions
+from luce.engine.sizing import Sizing
+from luce.errors import DeviceOutOfMemory, InternalError
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+
+VOCAB = 1024
+GREEDY = SamplingParams(max_tokens=1 << 20)
+SAMPLED = SamplingParams(max_tokens=1 << 20, temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, repetition_penalty=1.2)  # fmt: skip
+
+
+class Moved(RandomParameters):
+    """The same numbers on every device and in every type."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(torch.float32, torch.device("cpu"), seed=5)
+        self._target = {"dtype": dtype, "device": device}
+
+    def _normal(self, *shape: int, spread: float) -> torch.Tensor:
+        return super()._normal(*shape, spread=spread).to(**self._target)
+
+
+def make(device: str, dtype: torch.dtype = torch.float32, rows: int = 64, *, warm: bool = False) -> Engine:  # fmt: skip
+    options = EngineOptions(path=None, device=device, max_concurrency=rows, max_ctx=640, chunk=256)  # type: ignore[arg-type]
+    sizing = Sizing(640, 2600, 0, 0, 0)
+    where = open_device(device)
+    blueprint = Blueprint("qwen3", hparams_of("tiny"), options, where, dtype, sizing)
+    with torch.inference_mode():
+        engine = Engine(blueprint, Moved(dtype, where.torch), lambda *_: None)
+    if warm:
+        engine.warm_up()
+    return engine
+
+
+def prompts(count: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    lens = [int(torch.randint(1, 300, (), generator=generator)) for _ in range(count)]
+    return [torch.randint(VOCAB, (length,), generator=generator).tolist() for length in lens]
+
+
+def requests(count: int, sampling: SamplingParams = GREEDY, tokens: int = 24) -> list[Request]:
+    return [Request(prompt, tokens, sampling, seed=i, arrival=i % 5) for i, prompt in enumerate(prompts(count))]  # fmt: skip
+
+
+def logits(engine: Engine, ids: list[int]) -> torch.Tensor:
+    item = ScheduledSequence(0, 0, tuple(ids), tuple(range(1, 40)), sample=True)
+    with torch.inference_mode():
+        if engine._executor is None:
+            from engine_harness import all_logits
+
+            return all_logits(engine, ids, [len(ids)], range(1, 40))[-1]
+        step = mixed_step([item], engine._executor._rows, 16)
+        found = engine._runner.logits(step.batch)
+        assert found is not None
+        return found[0].cpu()
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Engine:
+    return make("cpu")
+
+
+@pytest.fixture(scope="module")
+def eager() -> Engine:
+    return make("cuda:0")
+
+
+@pytest.fixture(scope="module")
+def graphed() -> Engine:
+    return make("cuda:0", warm=True)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)])  # fmt: skip
+def test_logits(cpu: Engine, dtype: torch.dtype, bound: float) -> None:
+    ids = prompts(9)[-1] + prompts(3)[0]
+    expected, found = logits(cpu, ids), logits(make("cuda:0", dtype), ids)
+    assert ((found - expected).norm() / expected.norm()).item() < bound
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_same_ids_as_on_a_cpu(cpu: Engine, graphed: Engine, sampling: SamplingParams) -> None:
+    expected = Driver(cpu).run(requests(12, sampling))
+    assert Driver(graphed).run(requests(12, sampling)) == expected
+    assert len({tuple(ids) for ids in expected}) == 12
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_graphs_and_batch_do_not_matter(
+    eager: Engine, graphed: Engine, sampling: SamplingParams, batch: int
+) -> None:
+    expected = Driver(eager).run(requests(64, sampling))
+    found: list[list[int]] = []
+    for first in range(0, 64 if batch > 1 else 8, batch):
+        found += Driver(graphed, shuffle=first).run(requests(64, sampling)[first : first + batch])
+    assert found == expected[: len(found)]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50])
+def test_chunks_do_not_matter(graphed: Engine, chunk: int) -> None:
+    expected = Driver(graphed).run(requests(6))
+    assert Driver(graphed, chunk=chunk).run(requests(6)) == expected
+
+
+def test_preemption_does_not_matter(graphed: Engine) -> None:
+    expected = Driver(graphed).run(requests(6, SAMPLED))
+    again = requests(6, SAMPLED)
+    again[2].preempt_at = 9
+    assert Driver(graphed).run(again) == expected
+
+
+def test_steps_wait_for_nothing(graphed: Engine) -> None:
+    """A step launched behind a running one returns before that has ended."""
+    start = RowStart(0, GREEDY, 0, (1, 2, 3), 3)
+    graphed.step(StepPlan(1, (start,), (ScheduledSequence(0, 0, (1, 2, 3), (1,), sample=True),))).result()  # fmt: skip
+    torch.cuda._sleep(400_000_000)
+    pending = [
+        graphed.step(
+            StepPlan(
+                2 + i, (), (ScheduledSequence(0, 3 + i, (), (1,), sample=True, output_index=1 + i),)
+            )
+        )  # fmt: skip
+        for i in range(2)
+    ]
+    assert not torch.cuda.current_stream().query(), "a step waited for the device"
+    assert all(0 <= each.result().token_ids[0] < VOCAB for each in pending)
+
+
+def test_out_of_memory_fails_the_step_alone(
+    graphed: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Driver(graphed).run(requests(2))
+    executor = graphed._executor
+    assert executor is not None
+
+    def exhausted(*_: object) -> None:
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(executor), "_run", exhausted)
+        with pytest.raises(DeviceOutOfMemory):
+            Driver(graphed).run(requests(1))
+    assert Driver(graphed).run(requests(2)) == expected
+
+
+def test_broken_weights_are_an_error_of_the_step() -> None:
+    engine = make("cuda:0", torch.float16, rows=2)
+    engine._runner.model._norm.weight.fill_(float("nan"))  # type: ignore[attr-defined]
+    with pytest.raises(InternalError, match="not finite"):
+        Driver(engine).run([Request([1, 2, 3], 4)])

@@ -1,0 +1,141 @@
+"""Whole steps on the device path, in the interpreter: the same ids as the host path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from luce.engine.device_executor import padded_sizes
+from luce.engine.engine import Engine
+from luce.engine.ops import select
+from luce.engine.options import EngineOptions
+from luce.kv.spec import blocks_for
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+from luce.testing.tiny_models import tiny_llama, tiny_qwen3
+
+GREEDY = SamplingParams(max_tokens=50)
+SAMPLED = SamplingParams(
+    max_tokens=50,
+    temperature=0.9,
+    top_k=40,
+    top_p=0.95,
+    repetition_penalty=1.3,
+    logit_bias={5: 1.0},
+)
+
+
+def load(path: Path) -> Engine:
+    options = EngineOptions(path=path, threads=1, max_concurrency=3, max_ctx=96, block_tokens=8)
+    return Engine.load(options, lambda *_: None)
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a CPU pass for a GPU: the kernels run in the interpreter."""
+
+    def on_gpu(request: select.OpRequest, make: Callable[[], object]) -> list[object]:
+        return [select.Candidate(select.TRITON, make(), lambda _: None)]
+
+    monkeypatch.setattr(select, "_on_gpu", on_gpu)
+
+
+def generate(engine: Engine, sampling: SamplingParams, chunk: int, count: int) -> list[list[int]]:
+    """Three prompts of unlike length that arrive one step after the other."""
+    prompts = [[(7 * i + 3 * row) % 200 + 5 for i in range(length)] for row, length in enumerate((11, 3, 9))]  # fmt: skip
+    outputs: list[list[int]] = [[], [], []]
+    done = [0, 0, 0]
+    for step in range(1, count + 4):
+        starts, decode, prefill = [], [], []
+        for row in range(min(3, step)):
+            prompt = prompts[row]
+            is_decode = done[row] >= len(prompt)
+            stop = done[row] + 1 if is_decode else min(done[row] + chunk, len(prompt))
+            blocks = tuple(1 + row * 12 + (5 * i) % 12 for i in range(blocks_for(stop, 8)))
+            if done[row] == 0:
+                starts.append(RowStart(row, sampling, 77 + row, tuple(prompt), len(prompt)))
+            item = ScheduledSequence(
+                row,
+                done[row],
+                () if is_decode else tuple(prompt[done[row] : stop]),
+                blocks,
+                sample=stop >= len(prompt),
+                output_index=len(outputs[row]),
+            )
+            (decode if is_decode else prefill).append(item)
+            done[row] = stop
+        plan = StepPlan(step, tuple(starts), tuple(decode + prefill))
+        ids = iter(engine.step(plan).result().token_ids)
+        for item in plan.items:
+            if item.sample:
+                outputs[item.row].append(next(ids))
+    return [output[:count] for output in outputs]
+
+
+@pytest.mark.parametrize(
+    ("family", "sampling"), [(tiny_llama, SAMPLED), (tiny_qwen3, GREEDY)], ids=["llama", "qwen3"]
+)
+def test_same_ids_as_the_host(
+    tmp_path: Path,
+    family: Callable[..., Path],
+    sampling: SamplingParams,
+    request: pytest.FixtureRequest,
+) -> None:
+    path = family(tmp_path)
+    expected = generate(load(path), sampling, 8, 2)
+    request.getfixturevalue("on_device")
+    engine = load(path)
+    assert engine._executor is not None
+    assert "attention=triton" in engine.resolved.kernels
+    assert generate(engine, sampling, 8, 2) == expected
+
+
+def test_a_decode_step_of_padded_lanes(tmp_path: Path, on_device: None) -> None:
+    """What a graph captures, run as it is: padding changes neither ids nor real memory."""
+    path = tiny_llama(tmp_path)
+    plain, padded = load(path), load(path)
+    executor = padded._executor
+    assert executor is not None
+
+    class Uncaptured:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def replay(self) -> None:
+            with torch.inference_mode():
+                target.copy_(executor._decode(self.size))
+
+    target = torch.zeros(3, dtype=torch.int32)
+    from luce.engine.device_executor import _CapturedStep
+
+    executor._sizes = (3,)
+    executor._captured = {3: _CapturedStep(Uncaptured(3), target)}
+    expected = generate(plain, SAMPLED, 8, 2)
+    assert generate(padded, SAMPLED, 8, 2) == expected
+    real_blocks = [layer[1:] for layer in padded._runner.kv.layers]
+    for mine, theirs in zip(real_blocks, plain._runner.kv.layers, strict=True):
+        torch.testing.assert_close(mine, theirs[1:], rtol=1e-4, atol=1e-4)
+
+
+def test_warm_up_leaves_no_trace(tmp_path: Path, on_device: None) -> None:
+    path = tiny_llama(tmp_path)
+    fresh, warm = load(path), load(path)
+    assert warm._executor is not None
+    with torch.inference_mode():
+        warm._executor.warm_up(chunk=9)
+    assert all(not layer[1:].any() for layer in warm._runner.kv.layers)
+    assert generate(warm, GREEDY, 8, 1) == generate(fresh, GREEDY, 8, 1)
+
+
+def test_padded_sizes() -> None:
+    assert padded_sizes(1) == (1,)
+    assert padded_sizes(10) == (1, 2, 4, 8, 10)
+    assert padded_sizes(64)[-3:] == (32, 48, 64)
+    assert padded_sizes(200) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 200)
+
+
+def test_the_host_path_has_no_executor(tmp_path: Path) -> None:
+    assert load(tiny_llama(tmp_path))._executor is None
