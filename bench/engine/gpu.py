@@ -15,13 +15,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-
 from bench.engine.shapes import QWEN3, hparams_of, random_engine
+
 from luce.engine.device import open_device
 from luce.engine.engine import Engine, PendingStep
+from luce.engine.ops.triton import linear
 from luce.kv.spec import blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
@@ -33,7 +35,10 @@ def timed(work: Callable[[], object], repeat: int = 10, warm: int = 2) -> float:
     """Median seconds of one call, by events around each."""
     for _ in range(warm):
         work()
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeat)]  # fmt: skip
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        for _ in range(repeat)
+    ]
     for begin, end in events:
         begin.record()
         work()
@@ -56,7 +61,7 @@ def ceilings() -> tuple[float, float]:
     """Bytes a second of a copy, FLOP a second of a bfloat16 product."""
     source = torch.randn(1 << 30, device="cuda")
     target = torch.empty_like(source)
-    copy = 2 * source.nbytes / timed(lambda: target.copy_(source))
+    copy = 2 * source.nbytes / timed(partial(target.copy_, source))
     del source, target
     left, right = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
     product = 2 * 8192**3 / timed(lambda: left @ right)
@@ -79,14 +84,19 @@ class Streams:
         assert count <= self._width, "the pool is too small for this case"
         return tuple(range(first, first + count))
 
-    def _launch(self, starts: tuple[RowStart, ...], items: tuple[ScheduledSequence, ...]) -> PendingStep:  # fmt: skip
+    def _launch(
+        self, starts: tuple[RowStart, ...], items: tuple[ScheduledSequence, ...]
+    ) -> PendingStep:
         self._step += 1
         return self.engine.step(StepPlan(self._step, starts, items))
 
     def prefill(self, rows: list[int], tokens: int, chunk: int) -> float:
         """Seconds until the last of these prompts has its first token."""
         vocab = self.engine.resolved.vocab_size
-        prompts = {row: tuple(torch.randint(vocab, (tokens,), generator=self._rng).tolist()) for row in rows}  # fmt: skip
+        prompts = {
+            row: tuple(torch.randint(vocab, (tokens,), generator=self._rng).tolist())
+            for row in rows
+        }
         torch.cuda.synchronize()
         began = time.perf_counter()
         pending = None
@@ -96,13 +106,19 @@ class Streams:
             batch = [todo.pop(0)]
             while todo and tokens < chunk and (len(batch) + 1) * tokens <= chunk:
                 batch.append(todo.pop(0))
-            starts = tuple(RowStart(row, GREEDY, 0, prompts[row], tokens) for row, first in batch if first == 0)  # fmt: skip
+            starts = tuple(
+                RowStart(row, GREEDY, 0, prompts[row], tokens) for row, first in batch if first == 0
+            )
             items = tuple(
-                ScheduledSequence(row, first, prompts[row][first : first + chunk],
-                                  self._table(row, min(first + chunk, tokens)),
-                                  sample=first + chunk >= tokens)
+                ScheduledSequence(
+                    row,
+                    first,
+                    prompts[row][first : first + chunk],
+                    self._table(row, min(first + chunk, tokens)),
+                    sample=first + chunk >= tokens,
+                )
                 for row, first in batch
-            )  # fmt: skip
+            )
             pending = self._launch(starts, items)
         assert pending is not None
         pending.result()
@@ -114,12 +130,18 @@ class Streams:
         block_tokens = self.engine.resolved.block_tokens
         plans = [
             tuple(
-                ScheduledSequence(row, context + step, (), tables[row][: (context + step) // block_tokens + 1],
-                                  sample=True, output_index=1 + step)
+                ScheduledSequence(
+                    row,
+                    context + step,
+                    (),
+                    tables[row][: (context + step) // block_tokens + 1],
+                    sample=True,
+                    output_index=1 + step,
+                )
                 for row in range(rows)
             )
             for step in range(steps)
-        ]  # fmt: skip
+        ]
         under_way: deque[PendingStep] = deque()
         marks: list[float] = []
         for items in plans:
@@ -128,7 +150,7 @@ class Streams:
                 under_way.popleft().result()
                 marks.append(time.perf_counter())
         under_way.popleft().result()
-        return (marks[-1] - marks[4]) / (len(marks) - 5)
+        return (marks[-1] - marks[2]) / (len(marks) - 3)
 
 
 def weight_bytes(size: str) -> int:
@@ -150,29 +172,46 @@ class Table:
 
     def decode(self, size: str, rows: int, context: int, seconds: float, peer: float) -> None:
         floor = (weight_bytes(size) + rows * context * kv_bytes(size)) / self.copy
-        self._add(f"decode {size} batch {rows} context {context}", rows / seconds, "tok/s",
-                  floor / seconds, peer, seconds * 1e3)  # fmt: skip
+        self._add(
+            f"decode {size} batch {rows} context {context}",
+            rows / seconds,
+            "tok/s",
+            floor / seconds,
+            peer,
+            seconds * 1e3,
+        )
 
     def prefill(self, size: str, count: int, tokens: int, seconds: float, peer: float) -> None:
         hidden, inter, layers, heads, kv_heads, _ = QWEN3[size]
         layer = hidden * 128 * (2 * heads + 2 * kv_heads) + 3 * hidden * inter
         flops = 2 * layers * layer * tokens + 2 * tokens * tokens * heads * 128 * layers
         floor = count * flops / self.product
-        self._add(f"prefill {size} {count}x{tokens}", count * tokens / seconds, "tok/s",
-                  floor / seconds, peer, seconds * 1e3)  # fmt: skip
+        self._add(
+            f"prefill {size} {count}x{tokens}",
+            count * tokens / seconds,
+            "tok/s",
+            floor / seconds,
+            peer,
+            seconds * 1e3,
+        )
 
     def _add(self, name: str, rate: float, unit: str, share: float, peer: float, ms: float) -> None:
-        self.rows.append({"case": name, "rate": rate, "unit": unit, "share": share,
-                          "peer": peer, "ms": ms})  # fmt: skip
+        self.rows.append(
+            {"case": name, "rate": rate, "unit": unit, "share": share, "peer": peer, "ms": ms}
+        )
         self._print(self.rows[-1])
 
     def _print(self, row: dict[str, object]) -> None:
         ratio = f"{row['rate'] / row['peer']:5.2f}x vLLM" if row["peer"] else ""  # type: ignore[operator]
-        print(f"{row['case']:<36} {row['rate']:10.0f} {row['unit']}  {row['ms']:8.3f} ms  "
-              f"{row['share']:6.1%} of floor  {ratio}", flush=True)  # fmt: skip
+        print(
+            f"{row['case']:<36} {row['rate']:10.0f} {row['unit']}  {row['ms']:8.3f} ms  "
+            f"{row['share']:6.1%} of floor  {ratio}",
+            flush=True,
+        )
 
     def show(self) -> None:
-        print(f"\nceilings: copy {self.copy / 1e12:.2f} TB/s, product {self.product / 1e12:.0f} TFLOP/s")  # fmt: skip
+        copy, product = self.copy / 1e12, self.product / 1e12
+        print(f"\nceilings: copy {copy:.2f} TB/s, product {product:.0f} TFLOP/s")
         for row in self.rows:
             self._print(row)
 
@@ -181,10 +220,16 @@ def run_size(size: str, table: Table, quick: bool) -> None:
     """All cases of a shape on one engine; its rows and blocks are as large as the largest."""
     cases = {
         "0.6B": [(1, 128, 379.0), (16, 128, 6779.0), (64, 128, 19035.0), (256, 128, 29837.0)],
-        "8B": [(1, 128, 192.0), (16, 1024, 2715.0), (64, 1024, 7825.0), (256, 1024, 13147.0), (256, 128, 22745.0)],
+        "8B": [
+            (1, 128, 192.0),
+            (16, 1024, 2715.0),
+            (64, 1024, 7825.0),
+            (256, 1024, 13147.0),
+            (256, 128, 22745.0),
+        ],
         "32B": [(1, 128, 0.0)],
         "tiny": [(1, 128, 0.0), (5, 40, 0.0)],
-    }[size]  # fmt: skip
+    }[size]
     prefills = {
         "8B": [(1, 2048, 38556.0), (1, 8192, 36729.0), (8, 2048, 42089.0)],
         "0.6B": [(8, 2048, 0.0)],
@@ -195,36 +240,44 @@ def run_size(size: str, table: Table, quick: bool) -> None:
     engine = random_engine(size, torch.bfloat16, open_device("cuda:0"), rows, 8448, pool)
     loaded = time.perf_counter()
     engine.warm_up()
-    print(f"{size}: built in {loaded - began:.1f} s, warm in {time.perf_counter() - loaded:.1f} s, "
-          f"{torch.cuda.memory_allocated() >> 20} MiB allocated, {torch.cuda.memory_reserved() >> 20} reserved", flush=True)  # fmt: skip
+    print(
+        f"{size}: built in {loaded - began:.1f} s, warm in {time.perf_counter() - loaded:.1f} s, "
+        f"{torch.cuda.memory_allocated() >> 20} MiB allocated, "
+        f"{torch.cuda.memory_reserved() >> 20} reserved",
+        flush=True,
+    )
     streams = Streams(engine)
     steps = 40 if quick else 120
     for count, context, peer in cases:
         streams.prefill(list(range(count)), context, 2048)
         seconds = min(streams.decode(count, context, steps) for _ in range(2))
         table.decode(size, count, context + steps // 2, seconds, peer)
+        if (count, context) in ((1, 128), (16, 1024), (256, 128)):
+            breakdown(
+                f"decode {size} batch {count}",
+                8,
+                lambda n=count, c=context: streams.decode(n, c, 8),
+            )
     streams._width = (engine.resolved.num_blocks - 1) // 8
     for count, tokens, peer in prefills:
         seconds = min(streams.prefill(list(range(count)), tokens, 2048) for _ in range(3))
         table.prefill(size, count, tokens, seconds, peer)
-    if size in ("0.6B", "8B"):
-        breakdown(engine, size)
+        if count == 1:
+            breakdown(f"prefill {size} {tokens}", 1, lambda n=tokens: streams.prefill([0], n, 2048))
     engine.close()
 
 
-def breakdown(engine: Engine, size: str) -> None:
-    """Replay alone, without the host, and the kernels of one replay by time."""
-    executor = engine._executor
-    assert executor is not None
-    for lanes in (1, 16, 256 if size == "0.6B" else 64):
-        if lanes not in executor._captured:
-            continue
-        graph = executor._captured[lanes].graph
-        print(f"{size} replay of {lanes} lanes, context 1: {timed(graph.replay, 20) * 1e3:.3f} ms")
+def breakdown(name: str, steps: int, work: Callable[[], object]) -> None:
+    """Where the device's time goes: kernels of some steps, microseconds a step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
-        executor._captured[1].graph.replay()
+        work()
         torch.cuda.synchronize()
-    print(recorded.key_averages().table(sort_by="cuda_time_total", row_limit=12, max_name_column_width=50))  # fmt: skip
+    kernels = sorted(recorded.key_averages(), key=lambda each: -each.device_time_total)
+    total = sum(each.device_time_total for each in kernels)
+    print(f"{name}: kernels take {total / steps:.0f} us a step")
+    for each in kernels[:9]:
+        spent, count = each.device_time_total / steps, each.count / steps
+        print(f"    {spent:9.1f} us {count:6.1f}x  {each.key[:70]}")
 
 
 def main() -> int:
@@ -232,13 +285,19 @@ def main() -> int:
     parser.add_argument("--cases", default="0.6B,8B")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--few-rows", help="OUT,IN,WARPS,AHEAD: tile of the product of few rows")
     options = parser.parse_args()
+    if options.few_rows:
+        tile = tuple(map(int, options.few_rows.split(",")))
+        linear._BLOCK_OUT, linear._BLOCK_IN, linear._WARPS, linear._AHEAD = tile
     table = Table(*ceilings())
     for size in options.cases.split(","):
         run_size(size, table, options.quick)
     table.show()
     if options.out is not None:
-        options.out.write_text(json.dumps({"copy": table.copy, "product": table.product, "rows": table.rows}))  # fmt: skip
+        options.out.write_text(
+            json.dumps({"copy": table.copy, "product": table.product, "rows": table.rows})
+        )
     return 0
 
 

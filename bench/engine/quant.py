@@ -152,36 +152,36 @@ def run_case(case: Case, weights: Weights, shapes: dict[str, tuple[int, int]]) -
         x = torch.randn(case.tokens, columns, device="cuda", dtype=torch.bfloat16)
         linears = [TritonQuantLinear([part], None, case.tilings) for part in planes]
         worst = max(worst, error(planes[0], linears[0], x))
-        calls = [lambda linear=linear: linear(x) for linear in linears]
+        calls = [lambda linear=linear, x=x: linear(x) for linear in linears]
         seconds[name] = timed_graph(calls)
         nbytes += planes[0].nbytes
     return {"seconds": seconds, "error": worst, "nbytes": nbytes}
 
 
 def vector_sweep() -> Iterator[tuple[str, QuantTilings]]:
-    for tiling in (
-        (16, 128, 4), (8, 128, 4), (4, 128, 4), (8, 64, 2), (4, 64, 2), (4, 32, 1), (16, 64, 4),
-        (16, 32, 4), (32, 32, 4), (16, 32, 2), (8, 32, 2), (32, 64, 4),
+    for start, *tiling in (
+        (2, 8, 128, 4), (2, 4, 64, 2), (2, 8, 64, 2), (2, 16, 64, 2), (2, 8, 128, 2),
+        (1, 8, 64, 2), (1, 4, 128, 4), (1, 8, 128, 2),
     ):  # fmt: skip
-        vector = VectorTiling(*tiling)
-        yield f"{tiling}", dataclasses.replace(DEFAULT_TILINGS, vector={8: vector})
+        tilings = dataclasses.replace(
+            DEFAULT_TILINGS, vector={8: VectorTiling(*tiling)}, quantise_from=start
+        )
+        yield f"{start} {tiling}", tilings
 
 
 def tile_sweep() -> Iterator[tuple[str, QuantTilings]]:
     for least, *tiling in (
-        (16, 64, 8, 4, 3, 264), (16, 64, 4, 4, 3, 528), (16, 64, 4, 4, 4, 528),
-        (16, 128, 4, 4, 3, 528), (16, 32, 8, 4, 3, 528), (16, 64, 2, 4, 4, 528),
-        (16, 64, 8, 8, 3, 528), (16, 128, 4, 8, 3, 264), (16, 32, 4, 2, 4, 1056),
-        (64, 64, 4, 4, 3, 264), (64, 64, 4, 4, 3, 528), (64, 128, 4, 8, 3, 264),
-        (64, 128, 4, 4, 3, 264), (64, 64, 8, 4, 3, 264), (64, 64, 2, 4, 4, 528),
-        (64, 64, 8, 8, 3, 264), (64, 128, 2, 4, 4, 264), (64, 256, 4, 8, 3, 132),
+        (16, 64, 4, 4, 3, 264), (16, 64, 4, 4, 3, 528), (16, 64, 4, 4, 3, 800),
+        (16, 64, 4, 4, 2, 800), (16, 64, 4, 8, 3, 528), (64, 64, 4, 4, 2, 800),
+        (64, 64, 4, 8, 3, 264), (64, 128, 4, 8, 2, 400),
     ):  # fmt: skip
-        yield f"{least} {tiling}", dataclasses.replace(
+        tilings = dataclasses.replace(
             DEFAULT_TILINGS,
             tile={128: TileTiling(*tiling)},
-            vector={0: DEFAULT_TILINGS.vector[1]},
-            tile_tokens=(least, 64),
+            vector={0: DEFAULT_TILINGS.vector[4]},
+            tile_tokens=(least, 128),
         )
+        yield f"{least} {tiling}", tilings
 
 
 def cases(options: argparse.Namespace) -> list[Case]:

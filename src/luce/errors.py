@@ -7,6 +7,7 @@ LuceError
 │   │   ├── ContextLengthExceeded 400 context_length_exceeded
 │   │   └── TemplateError        400 template_error
 │   ├── ModelNotFound            404 model_not_found
+│   ├── ResponseNotFound         404 response_not_found
 │   ├── RouteNotFound            404 not_found
 │   ├── MethodNotAllowed         405 method_not_allowed
 │   ├── BodyTooLarge             413 body_too_large
@@ -94,6 +95,14 @@ class ModelNotFound(ApiError):
     status = 404
     type = "invalid_request_error"
     code = "model_not_found"
+
+
+class ResponseNotFound(ApiError):
+    """No response of this id is kept: it never was, or it had to make room."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "response_not_found"
 
 
 class RouteNotFound(ApiError):

@@ -70,13 +70,24 @@ class ServerProcess:
     async def __aexit__(self, *_: object) -> None:
         if hasattr(self, "client"):
             await self.client.aclose()
-        self.process.kill()
-        await asyncio.to_thread(self.process.wait)
+        await self._stop()
         for reader in self._readers:
             await asyncio.to_thread(reader.join)
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
+
+    async def _stop(self) -> None:
+        """End it at once, but so that it takes its workers along: some read no end of file."""
+        for _ in range(2):
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.05)
+        try:
+            await asyncio.to_thread(self.process.wait, 15)
+        finally:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
 
     async def ready(self) -> None:
         await eventually(

@@ -18,7 +18,9 @@ from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 
 VOCAB = 1024
 GREEDY = SamplingParams(max_tokens=1 << 20)
-SAMPLED = SamplingParams(max_tokens=1 << 20, temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, repetition_penalty=1.2)  # fmt: skip
+SAMPLED = SamplingParams(
+    max_tokens=1 << 20, temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, repetition_penalty=1.2
+)
 
 
 class Moved(RandomParameters):
@@ -32,7 +34,9 @@ class Moved(RandomParameters):
         return super()._normal(*shape, spread=spread).to(**self._target)
 
 
-def make(device: str, dtype: torch.dtype = torch.float32, rows: int = 64, *, warm: bool = False) -> Engine:  # fmt: skip
+def make(
+    device: str, dtype: torch.dtype = torch.float32, rows: int = 64, *, warm: bool = False
+) -> Engine:
     options = EngineOptions(path=None, device=device, max_concurrency=rows, max_ctx=640, chunk=256)  # type: ignore[arg-type]
     sizing = Sizing(640, 2600, 0, 0, 0)
     where = open_device(device)
@@ -51,7 +55,10 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def requests(count: int, sampling: SamplingParams = GREEDY, tokens: int = 24) -> list[Request]:
-    return [Request(prompt, tokens, sampling, seed=i, arrival=i % 5) for i, prompt in enumerate(prompts(count))]  # fmt: skip
+    return [
+        Request(prompt, tokens, sampling, seed=i, arrival=i % 5)
+        for i, prompt in enumerate(prompts(count))
+    ]
 
 
 def logits(engine: Engine, ids: list[int]) -> torch.Tensor:
@@ -65,6 +72,21 @@ def logits(engine: Engine, ids: list[int]) -> torch.Tensor:
         found = engine._runner.logits(step.batch)
         assert found is not None
         return found[0].cpu()
+
+
+def assert_same(
+    engine: Engine, found: list[list[int]], expected: list[list[int]], prompts: list[list[int]]
+) -> None:
+    """The same ids, but for places where two tokens are equally likely as far as rounding goes."""
+    for prompt, mine, theirs in zip(prompts, found, expected, strict=True):
+        index = next(
+            (i for i, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1]), None
+        )
+        if index is None:
+            continue
+        values = logits(engine, [*prompt, *theirs[:index]])
+        gap = (values[mine[index]] - values[theirs[index]]).abs() / values.abs().max()
+        assert gap.item() < 1e-5, f"token {index}: {mine[index]} for {theirs[index]}, gap {gap:.1e}"
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +104,9 @@ def graphed() -> Engine:
     return make("cuda:0", warm=True)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)]
+)
 def test_logits(cpu: Engine, dtype: torch.dtype, bound: float) -> None:
     ids = prompts(9)[-1] + prompts(3)[0]
     expected, found = logits(cpu, ids), logits(make("cuda:0", dtype), ids)
@@ -111,7 +135,8 @@ def test_graphs_and_batch_do_not_matter(
 @pytest.mark.parametrize("chunk", [1, 7, 50])
 def test_chunks_do_not_matter(graphed: Engine, chunk: int) -> None:
     expected = Driver(graphed).run(requests(6))
-    assert Driver(graphed, chunk=chunk).run(requests(6)) == expected
+    found = Driver(graphed, chunk=chunk).run(requests(6))
+    assert_same(graphed, found, expected, prompts(6))
 
 
 def test_preemption_does_not_matter(graphed: Engine) -> None:
@@ -124,14 +149,16 @@ def test_preemption_does_not_matter(graphed: Engine) -> None:
 def test_steps_wait_for_nothing(graphed: Engine) -> None:
     """A step launched behind a running one returns before that has ended."""
     start = RowStart(0, GREEDY, 0, (1, 2, 3), 3)
-    graphed.step(StepPlan(1, (start,), (ScheduledSequence(0, 0, (1, 2, 3), (1,), sample=True),))).result()  # fmt: skip
+    graphed.step(
+        StepPlan(1, (start,), (ScheduledSequence(0, 0, (1, 2, 3), (1,), sample=True),))
+    ).result()
     torch.cuda._sleep(400_000_000)
     pending = [
         graphed.step(
             StepPlan(
                 2 + i, (), (ScheduledSequence(0, 3 + i, (), (1,), sample=True, output_index=1 + i),)
             )
-        )  # fmt: skip
+        )
         for i in range(2)
     ]
     assert not torch.cuda.current_stream().query(), "a step waited for the device"
@@ -157,6 +184,7 @@ def test_out_of_memory_fails_the_step_alone(
 
 def test_broken_weights_are_an_error_of_the_step() -> None:
     engine = make("cuda:0", torch.float16, rows=2)
-    engine._runner.model._norm.weight.fill_(float("nan"))  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        engine._runner.model._norm.weight.fill_(float("nan"))  # type: ignore[attr-defined]
     with pytest.raises(InternalError, match="not finite"):
         Driver(engine).run([Request([1, 2, 3], 4)])

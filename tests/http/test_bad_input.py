@@ -54,6 +54,13 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 2**64}, "seed"),
     ({"seed": 1.5}, "seed"),
     ({"n": 0}, "n"),
+    ({"n": 9}, "n"),
+    ({"tools": {}}, "tools"),
+    ({"tools": [{}]}, "tools[0].function"),
+    ({"tool_choice": "maybe"}, "tool_choice"),
+    ({"reasoning": "high"}, "reasoning"),
+    ({"reasoning_effort": 3}, "reasoning_effort"),
+    ({"thinking": {"type": 1}}, "thinking.type"),
     ({"stop": [1]}, "stop[0]"),
     ({"stop": [str(i) for i in range(17)]}, "stop"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
@@ -63,16 +70,12 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 UNSERVED: list[dict[str, Any]] = [
-    {"n": 2},
     {"logprobs": True},
-    {"tools": [{"type": "function", "function": {"name": "f"}}]},
     {"functions": [{"name": "f"}]},
     {"response_format": {"type": "json_object"}},
     {"modalities": ["text", "audio"]},
     {"audio": {"voice": "x"}},
     {"prediction": {"type": "content", "content": "x"}},
-    {"reasoning_effort": "low"},
-    {"thinking": {"type": "enabled"}},
     {"web_search_options": {}},
 ]
 
@@ -112,7 +115,7 @@ async def test_tools_that_may_not_be_called_are_fine() -> None:
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-async def test_media_parts_are_refused_and_never_fetched(kind: str) -> None:
+async def test_b11_media_parts_are_refused_and_never_fetched(kind: str) -> None:
     async with Harness() as server:
         part = {"type": kind, kind: {"url": f"{server.url}/fetched"}}
         content = [{"type": "text", "text": "What is it?"}, part]

@@ -58,6 +58,10 @@ class _Running:
     def tokens(self) -> list[int]:
         return [*self.request.prompt, *self.request.output]
 
+    @property
+    def is_decode(self) -> bool:
+        return bool(self.request.output) and 0 < self.computed == len(self.tokens) - 1
+
 
 class Driver:
     """Generates requests together: one prefill chunk each and all decode rows in every step.
@@ -95,7 +99,7 @@ class Driver:
 
     def _step(self, running: list[_Running]) -> None:
         # Decode rows first, as the plan's contract has it.
-        order = sorted(running, key=lambda each: len(each.tokens) - each.computed != 1)
+        order = sorted(running, key=lambda each: not each.is_decode)
         starts = [self._start(each) for each in order if not each.started]
         items = [self._item(each) for each in order]
         self.num_steps += 1
@@ -124,7 +128,7 @@ class Driver:
         return ScheduledSequence(
             row=running.row,
             start=start,
-            token_ids=() if is_decode else tuple(tokens[start:stop]),
+            token_ids=() if running.is_decode else tuple(tokens[start:stop]),
             block_table=tuple(running.blocks),
             sample=stop == len(tokens),
             output_index=len(running.request.output),

@@ -126,7 +126,7 @@ class RouterMachine(RuleBasedStateMachine):
         if name not in request.fitting:
             self.router.rule_out(ticket, name, ContextLengthExceeded(name))
         elif name in request.partly:
-            self.router.fits_partly(ticket, name, request.partly[name])
+            self.router.fits(ticket, name, only=request.partly[name])
         else:
             self.router.fits(ticket, name)
 

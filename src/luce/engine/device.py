@@ -163,6 +163,51 @@ def upload(values: npt.NDArray[np.generic], device: torch.device) -> torch.Tenso
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+class UploadLane:
+    """Pinned memory and a stream of one thread that fills tensors of a device.
+
+    On a CPU it copies and nothing else.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pinned = torch.empty(0, dtype=torch.uint8)
+        self._stream: torch.cuda.Stream | None = None
+        if device.type != "cpu":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def put(self, values: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy `values` into `target`, in its type; returns when that is done."""
+        if self._stream is None:
+            target.copy_(values)
+            return
+        if self._pinned.numel() < values.nbytes:
+            self._pinned = torch.empty(values.nbytes, dtype=torch.uint8, pin_memory=True)
+        staged = self._pinned[: values.nbytes].view(values.dtype).view(values.shape)
+        staged.copy_(values)
+        with torch.cuda.stream(self._stream):
+            # Sent as it is and converted there, where that costs nothing.
+            target.copy_(staged.to(self._device, non_blocking=True))
+        self._stream.synchronize()
+
+
+def peak_bytes(device: Device, work: Callable[[], object]) -> int:
+    """Most memory of PyTorch's allocator that `work` takes on a GPU beyond what is taken now."""
+    torch.cuda.synchronize(device.torch)
+    before = torch.cuda.memory_allocated(device.torch)
+    torch.cuda.reset_peak_memory_stats(device.torch)
+    work()
+    torch.cuda.synchronize(device.torch)
+    return torch.cuda.max_memory_allocated(device.torch) - before
+
+
+def has_dependent_launch() -> bool:
+    """Whether kernels may be launched while the one before them still runs (Hopper and later)."""
+    if torch.version.hip or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability()[0] >= 9
+
+
 class DeviceGraph(Protocol):
     """A captured run of kernels that reads and writes the same memory each time."""
 
@@ -181,7 +226,7 @@ def capture(work: Callable[[], torch.Tensor], pool: object) -> tuple[DeviceGraph
     Returns:
         The graph, and the tensor in which each replay leaves its result.
     """
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         work()

@@ -113,11 +113,18 @@ class DeviceExecutor:
         pool = graph_pool()
         for done, size in enumerate(reversed(self._sizes)):
             progress(GRAPH_STAGE, done, len(self._sizes))
-            padding = decode_lanes((), self._resolved.block_tokens, size, self._rows.padding_row)
-            self._lanes[:size].copy_(upload(padding, self._device))
-            graph, token_ids = capture(lambda size=size: self._decode(size), pool)
-            self._captured[size] = _CapturedStep(graph, token_ids)
+            self._captured[size] = self._capture(size, pool)
         progress(GRAPH_STAGE, len(self._sizes), len(self._sizes))
+
+    def capture_largest(self) -> int:
+        """Capture the largest decode step alone; returns how many there are in all."""
+        self._captured[self._sizes[-1]] = self._capture(self._sizes[-1], graph_pool())
+        return len(self._sizes)
+
+    def _capture(self, size: int, pool: object) -> _CapturedStep:
+        padding = decode_lanes((), self._resolved.block_tokens, size, self._rows.padding_row)
+        self._lanes[:size].copy_(upload(padding, self._device))
+        return _CapturedStep(*capture(lambda: self._decode(size), pool))
 
     def _decode(self, size: int) -> torch.Tensor:
         lanes = self._lanes[:size]

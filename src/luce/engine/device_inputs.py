@@ -85,6 +85,7 @@ def mixed_step(
     """A step of decode rows and prefill chunks: tokens end to end in the order of the plan."""
     num_decode = next((i for i, item in enumerate(items) if item.token_ids), len(items))
     chunks = items[num_decode:]
+    assert all(item.token_ids for item in chunks), "decode rows come first"
     _upload_tables(chunks, rows)
     lanes = _sampling_lanes(items)
     tokens = _Tokens.of(chunks, block_tokens)
@@ -98,7 +99,8 @@ def mixed_step(
         decode.ravel(), lanes.ravel(), tokens.ids, tokens.positions, tokens.slots,
         starts, row_ids, lens, last,
     )  # fmt: skip
-    moved = upload(np.concatenate(parts), rows.device).split([part.size for part in parts])
+    flat = upload(np.concatenate(parts), rows.device)
+    moved = torch.split(flat, [part.size for part in parts])
     ids, positions, slots = moved[2], moved[3], moved[4].long()
     if num_decode:
         begun = begin_decode(moved[0].view(-1, 4), rows.params.tokens, rows.tables, block_tokens)

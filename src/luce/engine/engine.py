@@ -26,7 +26,7 @@ from luce.engine.device import (
 )
 from luce.engine.inputs import build_inputs
 from luce.engine.kv_tensors import HeadMajorKVTensors, KVTensors
-from luce.engine.models.base import Parameters
+from luce.engine.models.base import Model, Parameters
 from luce.engine.models.registry import family_of
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.select import OpRequest, OpSet, select_ops
@@ -39,6 +39,7 @@ from luce.engine.sizing import Sizing, size_engine
 from luce.engine.warm_up import warm_up_batches
 from luce.engine.weights import Progress, WeightReader
 from luce.errors import DeviceOutOfMemory, InternalError, PlacementError
+from luce.kv.spec import KVSpec
 from luce.loaders.hparams import HParams
 from luce.loaders.opening import open_checkpoint
 from luce.scheduler.plan import StepPlan, StepResult
@@ -119,7 +120,10 @@ class Engine:
             checkpoint.architecture, checkpoint.hparams, options, device, dtype, sizing
         )
         reader = WeightReader(checkpoint, dtype, device.torch, progress)
-        return cls(blueprint, reader, progress)
+        try:
+            return cls(blueprint, reader, progress)
+        finally:
+            reader.close()
 
     def warm_up(self) -> None:
         """Run the shapes to come once, into the null block, so that no request pays for it.
@@ -194,14 +198,16 @@ class Blueprint:
 
 def _assemble(blueprint: Blueprint, parameters: Parameters) -> tuple[Runner, EngineInfo, OpSet]:
     """Fill what was sized."""
-    options, device, dtype = blueprint.options, blueprint.device, blueprint.dtype
-    sizing, hparams = blueprint.sizing, blueprint.hparams
+    device, dtype, sizing = blueprint.device, blueprint.dtype, blueprint.sizing
     family = family_of(blueprint.architecture)
-    spec = family.kv_spec(hparams, options.block_tokens, dtype.itemsize)
+    spec = family.kv_spec(blueprint.hparams, blueprint.options.block_tokens, dtype.itemsize)
     try:
         with torch.inference_mode():
             ops = select_ops(_op_request(blueprint))
-            model = family.build(hparams, parameters, ops, sizing.max_ctx)
+            _log_choices(ops)
+            model = family.build(blueprint.hparams, parameters, ops, sizing.max_ctx)
+            if ops.is_on_device:
+                sizing = _fitted(blueprint, spec, model, ops)
             kv_tensors = HeadMajorKVTensors if ops.is_on_device else KVTensors
             kv = kv_tensors(spec, sizing.num_blocks + 1, dtype, device.torch)
     except (RuntimeError, MemoryError) as error:
@@ -212,25 +218,46 @@ def _assemble(blueprint: Blueprint, parameters: Parameters) -> tuple[Runner, Eng
             ) from error
         raise
     release_cached(device)
-    resolved = EngineInfo(
+    return Runner(model, kv, ops.attention), _info(blueprint, sizing, model, ops), ops
+
+
+def _fitted(blueprint: Blueprint, spec: KVSpec, model: Model, ops: OpSet) -> Sizing:
+    """The sizing with the pool that fits a GPU beside the model's steps."""
+    # Triton is needed only where it was chosen.
+    from luce.engine.device_sizing import fit_pool, measure_steps
+
+    device, sizing, options = blueprint.device, blueprint.sizing, blueprint.options
+    release_cached(device)
+    null_block = HeadMajorKVTensors(spec, 1, blueprint.dtype, device.torch)
+    info = _info(blueprint, sizing, model, ops)
+    probe = Runner(model, null_block, ops.attention)
+    steps, free = measure_steps(probe, info, device, options.chunk)
+    return fit_pool(sizing, spec, options, steps, free)
+
+
+def _info(blueprint: Blueprint, sizing: Sizing, model: Model, ops: OpSet) -> EngineInfo:
+    options = blueprint.options
+    return EngineInfo(
         architecture=blueprint.architecture,
-        device=device.name,
-        dtype=dtype_name(dtype),
+        device=blueprint.device.name,
+        dtype=dtype_name(blueprint.dtype),
         max_ctx=sizing.max_ctx,
         kv_pool_tokens=sizing.num_blocks * options.block_tokens,
         num_blocks=sizing.num_blocks + 1,
         block_tokens=options.block_tokens,
         max_rows=options.max_concurrency,
         weights_bytes=model.nbytes,
-        kv_bytes=kv.nbytes,
+        kv_bytes=sizing.kv_bytes,
         vocab_size=model.vocab_size,
         kernels=tuple(f"{choice.op}={choice.chosen}" for choice in ops.choices),
     )
+
+
+def _log_choices(ops: OpSet) -> None:
     for choice in ops.choices:
         refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
         fields = {"op": choice.op, "chosen": choice.chosen, "refused": refused}
         _log.debug("implementation chosen", extra=fields)
-    return Runner(model, kv, ops.attention), resolved, ops
 
 
 def _op_request(blueprint: Blueprint) -> OpRequest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from luce.engine.quant_formats import GROUP, QUANT_FORMATS, CodePlane, QuantFormat
+from luce.engine.quant_formats import QUANT_FORMATS, CodePlane, QuantFormat
 from luce.loaders.ggml_types import TYPES_BY_NAME
 
 # Spreads nothing, gathers: four nibbles at bits 0, 16, 32, 48 meet at bits 48..63.
@@ -60,6 +60,11 @@ class _Parts:
 def _as(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The bytes of the last dimension as another type."""
     return data.contiguous().view(dtype)
+
+
+def _split(data: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """The last dimension as several."""
+    return data.reshape(*data.shape[:-1], *sizes)
 
 
 def _nibble_halves(packed: torch.Tensor) -> torch.Tensor:
@@ -111,7 +116,7 @@ def _mxfp4(data: torch.Tensor) -> _Parts:
 
 def _two_bits(packed: torch.Tensor) -> torch.Tensor:
     """[..., 64] → [..., 256]: byte l of a half holds elements l, 32+l, 64+l and 96+l of it."""
-    return _bits(packed.unflatten(-1, (2, 32)), 2).flatten(-3)
+    return _bits(_split(packed, 2, 32), 2).flatten(-3)
 
 
 def _q2_k(data: torch.Tensor) -> _Parts:
@@ -143,7 +148,7 @@ def _k_scales(packed: torch.Tensor) -> torch.Tensor:
 
 def _chunk_nibbles(packed: torch.Tensor) -> torch.Tensor:
     """[..., 128] → [..., 8, 32]: of each 32 bytes first the low nibbles, then the high ones."""
-    return _nibble_halves(packed.unflatten(-1, (4, 32))).flatten(-3, -2)
+    return _nibble_halves(_split(packed, 4, 32)).flatten(-3, -2)
 
 
 def _q4_k(data: torch.Tensor) -> _Parts:
@@ -157,15 +162,15 @@ def _q5_k(data: torch.Tensor) -> _Parts:
 
 
 def _q6_k(data: torch.Tensor) -> _Parts:
-    low = _nibble_halves(data[..., :128].unflatten(-1, (2, 64))).flatten(-2)
-    high = _bits(data[..., 128:192].unflatten(-1, (2, 32)), 2).flatten(-2)
+    low = _nibble_halves(_split(data[..., :128], 2, 64)).flatten(-2)
+    high = _bits(_split(data[..., 128:192], 2, 32), 2).flatten(-2)
     codes = (low | (high << 4)).flatten(-2)
     scales = _as(data[..., 192:208], torch.int16)
     return _Parts(codes, scales, _as(data[..., 208:210], torch.float16))
 
 
 def _iq4_xs(data: torch.Tensor) -> _Parts:
-    codes = _nibble_halves(data[..., 8:].unflatten(-1, (8, 16))).flatten(-3)
+    codes = _nibble_halves(_split(data[..., 8:], 8, 16)).flatten(-3)
     low = _nibble_halves(data[..., 4:8]).transpose(-1, -2).flatten(-2)
     high = _bits(data[..., 2:4], 2).transpose(-1, -2).flatten(-2)
     scales = _as(low | (high << 4), torch.int8) - 32
@@ -199,7 +204,7 @@ def _pack_four(codes: torch.Tensor) -> torch.Tensor:
 
 def _pack_eight(codes: torch.Tensor) -> torch.Tensor:
     """uint8 [N, K] → `CodePlane.EIGHT`, as int32 [N, 2, K/8]."""
-    fours = codes.unflatten(-1, (-1, 2, 2, 2))
+    fours = _split(codes, -1, 2, 2, 2)
     # Of column 4a + 2b + c: half row b, byte 2c + a.
     halves = fours.permute(0, 3, 1, 4, 2).reshape(len(codes), 2, -1)
     return _as(halves, torch.int32)
@@ -207,14 +212,14 @@ def _pack_eight(codes: torch.Tensor) -> torch.Tensor:
 
 def _pack_two(codes: torch.Tensor) -> torch.Tensor:
     """uint8 [N, K] of two bits → `CodePlane.TWO`."""
-    words = _pack_eight(codes).unflatten(-1, (-1, 4))
+    words = _split(_pack_eight(codes), -1, 4)
     packed = words[..., 0] | words[..., 1] << 2 | words[..., 2] << 4 | words[..., 3] << 6
     return packed.flatten(1)
 
 
 def _pack_one(codes: torch.Tensor) -> torch.Tensor:
     """uint8 [N, K] of one bit → `CodePlane.ONE`."""
-    words = _pack_eight(codes).unflatten(-1, (-1, 4))
+    words = _split(_pack_eight(codes), -1, 4)
     halves = words[..., 0] | words[..., 1] << 1 | words[..., 2] << 2 | words[..., 3] << 3
     return halves[:, 0] | halves[:, 1] << 4
 
@@ -283,8 +288,3 @@ def concatenate(parts: list[QuantPlanes]) -> QuantPlanes:
         scales=scales,
         blocks=joined([part.blocks for part in parts]),
     )
-
-
-def groups_of(columns: int) -> int:
-    """Groups in a row."""
-    return columns // GROUP

@@ -77,7 +77,9 @@ def size_engine(
     scratch = scratch_bytes(hparams, options.chunk, options.max_concurrency, dtype)
     wanted = blocks_for(_pool_tokens(options, max_ctx), options.block_tokens)
     if options.kv_pool_tokens is None:
-        share = (free - weights - scratch) // _KV_SHARE_OF_FREE // spec.bytes_per_block
+        # A GPU's memory is for models; on a CPU the machine has other uses for it.
+        part = _KV_SHARE_OF_FREE if device.is_cpu else 1
+        share = (free - weights - scratch) // part // spec.bytes_per_block
         wanted = min(wanted, max(share, blocks_for(max_ctx, options.block_tokens)))
     if device.is_cpu:
         # Attention may gather the whole cache of one layer.

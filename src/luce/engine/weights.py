@@ -8,10 +8,15 @@ pairs; they stay so, and the rotation follows `HParams.rope_layout`.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from luce.engine.staged_upload import Piece, StagedUpload
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Checkpoint, TensorMeta
 from luce.loaders.quants import dequantize
@@ -20,6 +25,7 @@ Progress = Callable[[str, int, int], None]
 """Called with stage, bytes done and bytes in all."""
 
 _PIECE_ELEMENTS = 1 << 22
+_NATIVE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EXACT_TABLES = {"F16": torch.float16, "BF16": torch.bfloat16}
 _GGUF_NAMES = {
     "embed_tokens": "token_embd",
@@ -78,6 +84,8 @@ class WeightReader:
         self._dtype = dtype
         self._device = device
         self._progress = progress
+        _use_up_warning()
+        self._upload = None if device.type == "cpu" else StagedUpload(device)
         self._done_bytes = 0
         self._total_bytes = sum(self._source.meta(name).nbytes for name in self._source.names())
 
@@ -138,16 +146,46 @@ class WeightReader:
         target = out if len(shape) > 1 else out.unsqueeze(0)
         row_bytes = meta.nbytes // rows
         step = max(1, _PIECE_ELEMENTS * rows // out.numel())
+        pieces: list[Piece] = []
         for start in range(0, rows, step):
             count = min(step, rows - start)
             piece = raw[start * row_bytes : (start + count) * row_bytes]
-            try:
-                values = dequantize(meta.type, piece, (count, *row_shape))
-            except KeyError:
-                raise ModelFileError(
-                    f"tensor {meta.name!r} is stored as {meta.type}, which cannot be decoded"
-                ) from None
-            target[start : start + count].copy_(torch.from_numpy(values))
-            self._done_bytes += piece.size
-            # A tied embedding is read twice, as table and as output matrix.
-            self._progress("weights", min(self._done_bytes, self._total_bytes), self._total_bytes)
+            make: Callable[[], torch.Tensor] = partial(_decoded, meta, piece, (count, *row_shape))
+            pieces.append((make, target[start : start + count]))
+        if self._upload is not None and len(pieces) > 1:
+            self._upload.run(pieces)
+            self._report(meta.nbytes)
+            return
+        for make, place in pieces:
+            place.copy_(make())
+            self._report(meta.nbytes // len(pieces))
+
+    def _report(self, nbytes: int) -> None:
+        self._done_bytes += nbytes
+        # A tied embedding is read twice, as table and as output matrix.
+        self._progress("weights", min(self._done_bytes, self._total_bytes), self._total_bytes)
+
+    def close(self) -> None:
+        """Free what loading needed."""
+        if self._upload is not None:
+            self._upload.close()
+
+
+def _use_up_warning() -> None:
+    """PyTorch warns, once, of read-only memory it could write to; nobody writes to ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.frombuffer(b"\0", dtype=torch.uint8)
+
+
+def _decoded(meta: TensorMeta, raw: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> torch.Tensor:
+    """Values of whole rows: float32, or the stored type where PyTorch has it, as a view."""
+    native = _NATIVE.get(meta.type)
+    if native is not None:
+        return torch.frombuffer(raw, dtype=native).view(shape)
+    try:
+        return torch.from_numpy(dequantize(meta.type, raw, shape))
+    except KeyError:
+        raise ModelFileError(
+            f"tensor {meta.name!r} is stored as {meta.type}, which cannot be decoded"
+        ) from None

@@ -186,7 +186,7 @@ class _Admission:
             self._router.fits(self._ticket, name)
         else:
             self._note(name, "too small")
-            self._router.fits_partly(self._ticket, name, limits.max_seq_tokens)
+            self._router.fits(self._ticket, name, only=limits.max_seq_tokens)
 
     async def _submit(self, reservation: Reservation) -> Admitted | None:
         """Offer the request to the reserved model; None = look for another."""

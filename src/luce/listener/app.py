@@ -13,15 +13,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from luce.errors import ApiError, InvalidRequest, MethodNotAllowed, RouteNotFound
+from luce.listener.dialects.anthropic_messages import AnthropicMessages
 from luce.listener.dialects.base import JSON_TYPE
-from luce.listener.dialects.openai_chat import OpenAIChat, error_body
+from luce.listener.dialects.by_path import error_body_for
+from luce.listener.dialects.openai_chat import OpenAIChat
+from luce.listener.dialects.openai_completions import OpenAICompletions
+from luce.listener.dialects.openai_responses import OpenAIResponses
 from luce.listener.generate import Generator
 from luce.listener.middleware import RequestMiddleware
-from luce.listener.routes.generation import ClientRules, GenerationEndpoint
+from luce.listener.responses_store import ResponseStore
+from luce.listener.routes.generation import ChoicesEndpoint, ClientRules, GenerationEndpoint
 from luce.listener.routes.health import HealthRoutes
 from luce.listener.routes.metrics import MetricsRoute
 from luce.listener.routes.models import ModelRoutes
 from luce.listener.routes.props import PropsRoute
+from luce.listener.routes.responses import ResponseRoutes
 from luce.listener.routes.status import StatusRoute
 from luce.listener.routes.tokens import CountTokens, TokenEndpoint, Tokenize
 from luce.listener.served import ServedModels
@@ -83,6 +89,8 @@ def _looking(services: Services, telemetry: Telemetry) -> list[Route]:
 def _asking(services: Services) -> list[Route]:
     """Endpoints that take a body."""
     rules = services.rules
+    store = ResponseStore()
+    kept = ResponseRoutes(store)
 
     def tokens(task: CountTokens | Tokenize) -> TokenEndpoint:
         return TokenEndpoint(task, services.models, services.executor, rules.body)
@@ -90,9 +98,25 @@ def _asking(services: Services) -> list[Route]:
     return [
         Route(
             "/v1/chat/completions",
-            GenerationEndpoint(OpenAIChat(), services.generator, rules),
+            ChoicesEndpoint(OpenAIChat(), services.generator, rules),
             methods=["POST"],
         ),
+        Route(
+            "/v1/completions",
+            ChoicesEndpoint(OpenAICompletions(), services.generator, rules),
+            methods=["POST"],
+        ),
+        Route(
+            "/v1/messages",
+            GenerationEndpoint(AnthropicMessages(), services.generator, rules),
+            methods=["POST"],
+        ),
+        Route(
+            "/v1/responses",
+            GenerationEndpoint(OpenAIResponses(store), services.generator, rules),
+            methods=["POST"],
+        ),
+        Route("/v1/responses/{response_id}", kept.one, methods=["GET", "DELETE"]),
         Route("/v1/messages/count_tokens", tokens(CountTokens()), methods=["POST"]),
         Route("/tokenize", tokens(Tokenize()), methods=["POST"]),
     ]
@@ -103,7 +127,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 400
     headers = (error.headers if isinstance(error, HTTPException) else None) or {}
     ours = _as_api_error(request, status, headers.get("Allow", ""))
-    return Response(error_body(ours), ours.status, headers, JSON_TYPE)
+    body = error_body_for(request.url.path, ours)
+    return Response(body, ours.status, headers, JSON_TYPE)
 
 
 def _as_api_error(request: Request, status: int, allowed: str) -> ApiError:

@@ -114,7 +114,7 @@ class Generation:
         if text is None:
             raise InternalError(f"Model {admitted.model.name} has lost its tokenizer.")
         self._output = text.pipeline(prompt, prompt.num_tokens, cached)
-        return Started(admitted.model.name, cached)
+        return Started(admitted.model.name, cached, prompt.num_tokens)
 
     def _take(self, batch: list[SeqDelta], output: Output, events: list[GenEvent]) -> None:
         """Turn what the worker sent into events; raises after those that came before."""

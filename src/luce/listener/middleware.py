@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from luce.errors import ApiError, ClientGone, InternalError
 from luce.listener.connection import Client, SlowClient, client_of
 from luce.listener.context import RequestContext, attach, context_of, new_context
-from luce.listener.dialects.openai_chat import error_body
+from luce.listener.dialects.by_path import error_body_for
 from luce.listener.respond import send_error
 from luce.listener.telemetry import Telemetry
 from luce.observability.log import request_id_var
@@ -110,7 +110,7 @@ async def _answer_error(scope: Scope, receive: Receive, answer: _Answer, error: 
         # Headers are out: a broken-off answer is all that can still be said.
         await client_of(scope).close()
         return
-    await send_error(answer, receive, error, error_body(error))
+    await send_error(answer, receive, error, error_body_for(scope["path"], error))
 
 
 def _log_end(scope: Scope, context: RequestContext, status: int) -> None:

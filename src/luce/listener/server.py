@@ -8,7 +8,7 @@ import importlib.util
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -50,7 +50,7 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
     configure_logging()
     with bind(config.listener.host, config.listener.port) as sock:
         say(f"luce {__version__} listens on {url_of(sock)} and loads {_names(config)}")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_run(config, sock, launcher))
 
 
@@ -98,6 +98,11 @@ class ListenerProcess:
         self._http = HttpServer(build_app(services))
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+
+    @property
+    def supervisors(self) -> Sequence[Supervisor]:
+        """The worker of each model, by priority."""
+        return self._supervisors
 
     async def run(self) -> int:
         """Serve until told to stop.
@@ -168,7 +173,7 @@ def _names(config: ServerConfig) -> str:
     return ", ".join(model.name for model in config.models)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's loops if it is installed; asyncio's own otherwise."""
     if importlib.util.find_spec("uvloop") is None:
         return None

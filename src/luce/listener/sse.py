@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Self
 
 from starlette.types import Send
@@ -21,20 +22,38 @@ _HEADERS = [
 ]
 
 
+def comment() -> bytes:
+    """What fills silence where the API has nothing better."""
+    return KEEP_ALIVE
+
+
 class EventStream:
     """Sends the head, then what is `put`, in order. Use as an async context manager.
 
     `put` never waits, so a slow client never holds up the one who produces. Leaving the
     context normally waits until everything has gone out; leaving it by an error does not.
+
+    Args:
+        send: of the request.
+        client: who reads.
+        keep_alive_interval_s: longest silence.
+        stall_s: a client that reads nothing for this long is dropped.
+        keep_alive: what is sent then.
     """
 
     def __init__(
-        self, send: Send, client: Client, keep_alive_interval_s: float, stall_s: float
+        self,
+        send: Send,
+        client: Client,
+        keep_alive_interval_s: float,
+        stall_s: float,
+        keep_alive: Callable[[], bytes] = comment,
     ) -> None:
         self._send = send
         self._client = client
         self._keep_alive_interval_s = keep_alive_interval_s
         self._stall_s = stall_s
+        self._keep_alive = keep_alive
         self._pending = bytearray()
         self._wake = asyncio.Event()
         self._is_closing = False
@@ -88,7 +107,7 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _wait_for_data(self) -> None:
-        """Until there is something to send; a comment becomes that when nothing else comes."""
+        """Until there is something to send; a sign of life becomes that when nothing else comes."""
         probing = self._client.half_closed
         interval_s = PROBE_INTERVAL_S if probing else self._keep_alive_interval_s
         self._wake.clear()
@@ -96,9 +115,9 @@ class EventStream:
             async with asyncio.timeout(interval_s):
                 await self._wake.wait()
         except TimeoutError:
-            self._pending += KEEP_ALIVE
+            self._pending += self._keep_alive()
         if self._client.half_closed and not probing and not self._pending:
-            self._pending += KEEP_ALIVE
+            self._pending += self._keep_alive()
 
 
 def _end(writer: asyncio.Task[None]) -> BaseException | None:

@@ -46,8 +46,8 @@ class _Model:
 class Router:
     """Gives requests to models.
 
-    Life of a ticket: `open` → any of `candidates`, `fits`, `fits_partly`, `rule_out`,
-    `try_reserve`, `wait` → `close`, always.
+    Life of a ticket: `open` → any of `candidates`, `fits`, `rule_out`, `try_reserve`, `wait`
+    → `close`, always.
 
     Attributes:
         policy: who is preferred.
@@ -166,22 +166,18 @@ class Router:
         ticket.prefer(decision.order)
         return ticket.order
 
-    def fits(self, ticket: Ticket, name: str) -> None:
-        """The model's limits hold this request's prompt and the output asked for."""
-        ticket.fits.add(name)
-
-    def fits_partly(self, ticket: Ticket, name: str, max_seq_tokens: int) -> None:
-        """The model holds the prompt, but not all the output the client asked for.
-
-        It is a candidate only while no ready model holds both, and none holds more.
+    def fits(self, ticket: Ticket, name: str, *, only: int | None = None) -> None:
+        """The model's limits hold this request's prompt and the output asked for.
 
         Args:
             ticket: the request.
             name: the model.
-            max_seq_tokens: longest sequence it holds.
+            only: it holds just a part of that output: the longest sequence it holds. It is a
+                candidate only while no ready model holds all of it, and none holds more.
         """
         ticket.fits.add(name)
-        ticket.partly[name] = max_seq_tokens
+        if only is not None:
+            ticket.partly[name] = only
 
     def rule_out(self, ticket: Ticket, name: str, error: ApiError) -> None:
         """The model will not serve this request; those behind it need not wait for that."""

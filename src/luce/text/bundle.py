@@ -15,7 +15,7 @@ from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.opening import read_text_metadata
 from luce.text import gguf_vocab, tokenizer_json
 from luce.text.answer import AnswerForm
-from luce.text.call import GenerationCall, NamedTool, ToolSpec
+from luce.text.call import GenerationCall, NamedTool, RawPrompt, ToolSpec
 from luce.text.channels import ChannelSpec, ends_in_reasoning, find_channels
 from luce.text.detokenizer import Detokenizer
 from luce.text.markup_guard import MarkupGuard
@@ -156,23 +156,23 @@ class TextBundle:
 
         Raises:
             TemplateError: the template refuses the messages, or renders nothing.
-            InvalidRequest: the messages are not valid Unicode or nested too deeply, or the
-                tool choice names no tool.
+            InvalidRequest: the messages are not valid Unicode or nested too deeply, the tool
+                choice names no tool, or a raw prompt is empty or has unknown tokens.
         """
+        if call.raw_prompts:
+            return self._prepare_raw(call, call.raw_prompts[0])
         try:
             rendered, sentinel = self._render(call)
         except RecursionError as error:
             raise InvalidRequest("the messages or tools are nested too deeply") from error
-        ids = self.tokenizer.encode_with_specials(rendered, sentinel)
-        if self.add_bos_id is not None and ids[:1] != [self.add_bos_id]:
-            ids.insert(0, self.add_bos_id)
+        ids = self._with_bos(self.tokenizer.encode_with_specials(rendered, sentinel))
         if not ids:
             raise TemplateError("the chat template renders these messages to an empty prompt")
         channels = self.channels if call.reasoning is not None else None
         return PreparedPrompt(
             prompt_bytes=_int32_bytes(ids),
             stop=call.stop,
-            stop_token_ids=() if call.sampling.ignore_eos else self.stop_token_ids,
+            stop_token_ids=self._stop_ids(call),
             splits_reasoning=channels is not None,
             in_reasoning=channels is not None and ends_in_reasoning(channels, rendered),
             tools=_callable_tools(call),
@@ -204,6 +204,31 @@ class TextBundle:
             cached_tokens=cached_tokens,
             form=AnswerForm(channels, prepared.in_reasoning, tools),
         )
+
+    def _prepare_raw(self, call: GenerationCall, prompt: RawPrompt) -> PreparedPrompt:
+        """Token ids are taken as they are; a text gets the begin token it does not have yet."""
+        if isinstance(prompt, str):
+            ids = self._with_bos(self.tokenizer.encode_with_specials(prompt))
+        else:
+            ids = list(prompt)
+            unknown = next((i for i in ids if not 0 <= i < self.vocab_size), None)
+            if unknown is not None:
+                raise InvalidRequest(
+                    f"prompt has token {unknown}; the model's tokens are 0 to "
+                    f"{self.vocab_size - 1}.",
+                    param="prompt",
+                )
+        if not ids:
+            raise InvalidRequest("prompt must not be empty.", param="prompt")
+        return PreparedPrompt(_int32_bytes(ids), call.stop, self._stop_ids(call))
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        if self.add_bos_id is None or ids[:1] == [self.add_bos_id]:
+            return ids
+        return [self.add_bos_id, *ids]
+
+    def _stop_ids(self, call: GenerationCall) -> tuple[int, ...]:
+        return () if call.sampling.ignore_eos else self.stop_token_ids
 
     def _render(self, call: GenerationCall) -> tuple[str, str]:
         """The prompt's text, and the character that breaks control token texts in it."""

@@ -61,13 +61,17 @@ class NamedTool:
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
+RawPrompt = str | tuple[int, ...]
+"""Text that may hold the texts of control tokens, or token ids; no template is applied."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
     """One request, decoded and validated, not yet rendered for any model.
 
     Attributes:
         model: the name asked for, or None.
-        messages: at least one.
+        messages: at least one, or none beside raw prompts.
         sampling: the client's overrides.
         max_tokens: None = the model's default; else > 0. Larger than the room is clamped.
         stop: stop strings, none of them empty.
@@ -80,6 +84,9 @@ class GenerationCall:
             tool is the only one whose calls are taken.
         parallel_tool_calls: False ends the generation with its first call.
         reasoning: None: the answer is not split, reasoning comes as text as the model wrote it.
+        raw_prompts: prompts to go on from as they are, each with answers of its own. A model's
+            text side is only ever given calls with one or none.
+        n: answers wanted to each prompt.
     """
 
     model: str | None
@@ -94,3 +101,10 @@ class GenerationCall:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     reasoning: ReasoningRequest | None = None
+    raw_prompts: tuple[RawPrompt, ...] = ()
+    n: int = 1
+
+    @property
+    def num_choices(self) -> int:
+        """Answers to the whole request."""
+        return self.n * max(1, len(self.raw_prompts))

@@ -34,6 +34,7 @@ class Started:
 
     model: str
     cached_tokens: int
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import pytest
 
 from luce import errors
 from luce.listener.dialects.anthropic_errors import error_body
+from luce.observability.log import request_id_var
 
 
 @pytest.mark.parametrize(
@@ -28,5 +29,7 @@ def test_kinds(error: errors.ApiError, kind: str) -> None:
 
 
 def test_the_field_and_the_request_are_named() -> None:
-    body = json.loads(error_body(errors.InvalidRequest("x", param="system[0]"), "req-1"))
+    token = request_id_var.set("req-1")
+    body = json.loads(error_body(errors.InvalidRequest("x", param="system[0]")))
+    request_id_var.reset(token)
     assert (body["error"]["param"], body["request_id"]) == ("system[0]", "req-1")

@@ -7,7 +7,7 @@ import pytest
 
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects.anthropic_prompt import prompt_call
-from luce.listener.dialects.anthropic_wire import PromptRequest
+from luce.listener.dialects.anthropic_wire import MessagesRequest
 from luce.text.call import ChatMessage, GenerationCall, NamedTool, ToolSpec
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1; cch=8f3a;"
@@ -18,7 +18,7 @@ HI = ChatMessage("user", "hi")
 
 def decoded(**fields: Any) -> GenerationCall:
     body = {"messages": [{"role": "user", "content": "hi"}], **fields}
-    return prompt_call(msgspec.convert(body, PromptRequest))
+    return prompt_call(msgspec.convert(body, MessagesRequest))
 
 
 def turns(role: str, *blocks: dict[str, Any]) -> tuple[ChatMessage, ...]:
@@ -112,6 +112,26 @@ def test_results_alone_are_no_user_turn() -> None:
     assert turns("user", result()) == (ChatMessage("tool", "", {"tool_call_id": "toolu_1"}),)
 
 
+def test_a_system_turn_stays_where_it_is() -> None:
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "system", "content": [text(BILLING), text("5 left")]},
+        {"role": "system", "content": BILLING},
+        {"role": "user", "content": "hi"},
+    ]
+    assert decoded(messages=messages).messages == (HI, ChatMessage("system", "5 left"), HI)
+
+
+def test_neighbours_of_one_role_stay_apart() -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "user", "content": [text("hi")]}]
+    assert decoded(messages=messages).messages == (HI, HI)
+
+
+def test_thinking_that_cannot_be_read_is_left_out() -> None:
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    assert turns("assistant", hidden, text("a")) == (ChatMessage("assistant", "a"),)
+
+
 # --- tools and thinking ------------------------------------------------------------------
 
 
@@ -140,12 +160,23 @@ def test_one_call_at_a_time() -> None:
 
 
 def test_thinking() -> None:
-    assert decoded().reasoning is None
+    silent = decoded().reasoning
+    assert silent is not None
+    assert silent.enabled is False
     off = decoded(thinking={"type": "disabled"}).reasoning
     on = decoded(thinking={"type": "enabled", "budget_tokens": 2048}).reasoning
     assert off is not None
     assert on is not None
     assert (off.enabled, on.enabled, on.budget_tokens) == (False, True, 2048)
+
+
+def test_effort_says_how_to_think_not_whether() -> None:
+    effort = {"effort": "low"}
+    adaptive = decoded(thinking={"type": "adaptive"}, output_config=effort).reasoning
+    alone = decoded(output_config=effort).reasoning
+    assert adaptive is not None
+    assert alone is not None
+    assert (adaptive.enabled, adaptive.effort, alone.enabled) == (True, "low", False)
 
 
 # --- what is refused ---------------------------------------------------------------------
@@ -155,7 +186,8 @@ def test_thinking() -> None:
     ("fields", "param"),
     [
         ({"mcp_servers": [{}]}, "mcp_servers"),
-        ({"output_config": {"format": {}}}, "output_config"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"container": "c"}, "container"),
         ({"output_format": {"type": "json_schema"}}, "output_format"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].input_schema"),
         ({"system": [{"type": "image"}]}, "system[0].type"),

@@ -9,8 +9,19 @@ from hypothesis import strategies as st
 
 from luce.errors import InternalError, InvalidRequest, UnsupportedFeature, WorkerLost
 from luce.listener.dialects.openai_chat import OpenAIChat
-from luce.text.call import ChatMessage, GenerationCall
-from luce.text.events import Failed, Finished, Started, TextDelta, TokenUsage
+from luce.listener.dialects.openai_wire import ChatRequest
+from luce.text.call import ChatMessage, GenerationCall, ToolSpec
+from luce.text.events import (
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+from luce.text.reasoning import ReasoningRequest
 
 DIALECT = OpenAIChat(clock_s=lambda: 1234)
 USAGE = TokenUsage(prompt_tokens=7, cached_tokens=4, completion_tokens=2)
@@ -85,12 +96,57 @@ def test_stop_strings(fields: dict[str, Any], expected: tuple[str, ...]) -> None
 
 def test_other_fields() -> None:
     call = decode(
-        model="", stream=True, rep_pen=1.1, chat_template_kwargs={"enable_thinking": False}
+        model="", stream=True, rep_pen=1.1, chat_template_kwargs={"enable_thinking": False}, n=2
     )
+    assert call.num_choices == call.n == 2
     assert call.model is None
     assert call.stream
     assert call.sampling.repetition_penalty == 1.1
     assert call.template_kwargs == {"enable_thinking": False}
+
+
+def test_tools() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    functions = [
+        {"name": "f", "description": "d", "parameters": schema, "strict": True},
+        {"name": "g", "parameters": {}},
+        {"name": "h", "parameters": None},
+    ]
+    call = decode(tools=[{"type": "function", "function": function} for function in functions])
+    assert call.tools == (ToolSpec("f", "d", schema), ToolSpec("g"), ToolSpec("h"))
+    assert call.tool_choice == "auto"
+    assert call.parallel_tool_calls
+    assert not decode(parallel_tool_calls=False).parallel_tool_calls
+    assert decode(tools=[], tool_choice="auto").tools == ()
+    assert decode(tool_choice="none").tool_choice == "none"
+
+
+def test_reasoning_is_always_told_apart_and_off_by_default() -> None:
+    assert decode().reasoning == ReasoningRequest(enabled=False)
+    wished = decode(reasoning_effort="xhigh", thinking={"type": "enabled", "budget_tokens": 7})
+    assert wished.reasoning == ReasoningRequest(True, "x-high", "xhigh", True, budget_tokens=7)
+    variables = {"enable_thinking": True}
+    assert decode(chat_template_kwargs=variables).reasoning == ReasoningRequest(True)
+
+
+def test_what_an_assistant_turn_may_leave_out() -> None:
+    turns = [
+        {"role": "assistant", "reasoning": "cut off"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    ]
+    assert decode(messages=turns).messages == (
+        ChatMessage("assistant", None, {"reasoning": "cut off"}),
+        ChatMessage("assistant", "no"),
+    )
+    with pytest.raises(InvalidRequest, match="content is required"):
+        decode(messages=[{"role": "user", "reasoning": "x"}])
+
+
+def test_billing_lines_are_left_out_of_system_turns_only() -> None:
+    line = "x-anthropic-billing-header: 1234\n"
+    roles = ("system", "developer", "user")
+    call = decode(messages=[{"role": role, "content": f"{line}Hello"} for role in roles])
+    assert [m.content for m in call.messages] == ["Hello", "Hello", f"{line}Hello"]
 
 
 def test_no_part_of_a_message_is_lost_in_the_error() -> None:
@@ -102,7 +158,7 @@ def test_no_part_of_a_message_is_lost_in_the_error() -> None:
 def test_stream_chunks() -> None:
     got = chunks(include_usage=True)
     assert [c["choices"][0]["delta"] for c in got[:4]] == [
-        {"role": "assistant", "content": ""},
+        {"role": "assistant"},
         {"content": "Hé"},
         {"content": "!"},
         {},
@@ -112,6 +168,64 @@ def test_stream_chunks() -> None:
     assert got[4]["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
     assert got[5:] == ["[DONE]"]
     assert {c["created"] for c in got[:5]} == {1234}
+
+
+CALLS = [
+    Started("m", 4),
+    ReasoningDelta("hm"),
+    ToolCallStarted(0, "call_a", "f"),
+    ToolCallDelta(0, '{"x":'),
+    ToolCallDelta(0, " 1}"),
+    ToolCallStarted(1, "call_b", "g"),
+    ToolCallDelta(1, "{}"),
+    Finished("tool_calls", TokenUsage(7, 4, 9, 2)),
+]
+
+
+def test_stream_of_reasoning_and_calls() -> None:
+    got = chunks(True, CALLS)
+    assert [c["choices"][0]["delta"] for c in got[:8]] == [
+        {"role": "assistant"},
+        {"reasoning_content": "hm", "reasoning": "hm"},
+        {"tool_calls": [_opened(0, "call_a", "f")]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": " 1}"}}]},
+        {"tool_calls": [_opened(1, "call_b", "g")]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]},
+        {},
+    ]
+    assert got[7]["choices"][0]["finish_reason"] == "tool_calls"
+    assert got[8]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+
+
+def _opened(index: int, call_id: str, name: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": ""}
+    return {"index": index, "id": call_id, "type": "function", "function": function}
+
+
+def test_body_of_reasoning_and_calls() -> None:
+    encoder = DIALECT.body_encoder(decode())
+    for event in CALLS:
+        encoder.add(event)
+    message = json.loads(encoder.body())["choices"][0]["message"]
+    assert message["content"] is None
+    assert message["reasoning_content"] == message["reasoning"] == "hm"
+    assert [(c["id"], c["function"]) for c in message["tool_calls"]] == [
+        ("call_a", {"name": "f", "arguments": '{"x": 1}'}),
+        ("call_b", {"name": "g", "arguments": "{}"}),
+    ]
+
+
+def test_the_end_comes_behind_the_last_choice() -> None:
+    encoder = DIALECT.stream_encoder(decode(n=2, stream_options={"include_usage": True}))
+    finished = Finished("stop", USAGE)
+    for choice in (0, 1):
+        encoder.encode(Started("m", 4), choice)
+    assert b"[DONE]" not in encoder.encode(finished, 1)
+    *_, usage, done, rest = encoder.encode(finished, 0).split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    totals = json.loads(usage.removeprefix(b"data: "))["usage"]
+    assert (totals["prompt_tokens"], totals["completion_tokens"]) == (7, 4)
 
 
 def test_failure_ends_the_stream() -> None:
@@ -156,9 +270,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=8,
 )
-FIELDS = st.sampled_from(
-    ["messages", "stop", "seed", "logit_bias", "n", "tools", "stream_options", "max_tokens"]
-)
+FIELDS = st.sampled_from(sorted({*ChatRequest.__struct_fields__, "messages"}))
 
 
 @given(st.dictionaries(FIELDS, JSON, max_size=3))

@@ -279,7 +279,7 @@ def test_too_small_a_model_is_passed_over_even_when_it_is_idle() -> None:
     router = make()
     held = Caller(router, "b").take("b")
     caller = Caller(router, "b")
-    router.fits_partly(caller.ticket, "a", 100)
+    router.fits(caller.ticket, "a", only=100)
     assert router.candidates(caller.ticket) == ("b",)
     caller.wait()
     assert caller.told == []
@@ -291,7 +291,7 @@ def test_where_none_is_large_enough_the_largest_are_tried() -> None:
     router = make(names=("a", "b", "c"))
     caller = Caller(router)
     for name, size in (("a", 50), ("b", 100), ("c", 100)):
-        router.fits_partly(caller.ticket, name, size)
+        router.fits(caller.ticket, name, only=size)
     assert router.candidates(caller.ticket) == ("b", "c")
     router.rule_out(caller.ticket, "b", WorkerLost("b died"))
     assert router.candidates(caller.ticket) == ("c",)
@@ -303,7 +303,7 @@ def test_small_model_steps_in_for_a_large_one_that_goes_down() -> None:
     router = make()
     held = Caller(router, "b").take("b")
     waiter = Caller(router, "b")
-    router.fits_partly(waiter.ticket, "a", 100)
+    router.fits(waiter.ticket, "a", only=100)
     waiter.wait()
     router.update_model("b", "unavailable", 1)
     assert waiter.told == ["a"]
@@ -314,7 +314,7 @@ def test_waiting_for_the_large_one_blocks_nobody_on_the_small_one() -> None:
     router = make()
     on_a, _ = Caller(router, "a").take("a"), Caller(router, "b").take("b")
     waiter = Caller(router, "b")
-    router.fits_partly(waiter.ticket, "a", 100)
+    router.fits(waiter.ticket, "a", only=100)
     waiter.wait()
     end(on_a)
     assert Caller(router, "a").take("a").model == "a"

@@ -282,3 +282,37 @@ def test_end_tokens_that_are_no_markup_make_no_text(meta: TextMetadata) -> None:
     tiny = bundle(meta, eos_token_ids=(100,))
     output = tiny.pipeline(PreparedPrompt(b"", (), (100,)), prompt_tokens=1)
     assert output.feed([100], "length") == [Finished("length", TokenUsage(1, 0, 1))]
+
+
+class TestRawPrompts:
+    """No template; what becomes of the begin token is case B45."""
+
+    @staticmethod
+    def ids(model: TextBundle, prompt: Any, **fields: Any) -> tuple[int, ...]:
+        return model.prepare(call(raw_prompts=(prompt,), **fields)).token_ids
+
+    def test_texts_parse_control_tokens(self, meta: TextMetadata) -> None:
+        model = bundle(meta)
+        plain = tuple(model.tokenizer.encode("Hi"))
+        assert self.ids(model, "Hi<|im_end|>Hi") == (*plain, EOS, *plain)
+
+    def test_one_begin_token_for_texts_none_for_ids(self, meta: TextMetadata) -> None:
+        model = bundle(meta, add_bos=True)
+        plain = tuple(model.tokenizer.encode("Hi"))
+        assert self.ids(model, "Hi") == self.ids(model, "<|im_start|>Hi") == (BOS, *plain)
+        assert self.ids(model, "") == (BOS,)
+        assert self.ids(model, plain) == plain
+
+    def test_nothing_is_split_and_no_tool_taken(self, meta: TextMetadata) -> None:
+        prepared = bundle(meta).prepare(call(raw_prompts=("Hi",), stop=("x",)))
+        assert prepared.stop == ("x",)
+        assert prepared.stop_token_ids == bundle(meta).stop_token_ids
+        assert not prepared.splits_reasoning
+        assert prepared.tools == ()
+        ignoring = call(raw_prompts=("Hi",), sampling=SamplingOverrides(ignore_eos=True))
+        assert bundle(meta).prepare(ignoring).stop_token_ids == ()
+
+    @pytest.mark.parametrize("prompt", ["", (), (-1,), (512,), (5, 2**40), "\ud800"])
+    def test_what_is_no_prompt(self, meta: TextMetadata, prompt: Any) -> None:
+        with pytest.raises(InvalidRequest):
+            self.ids(bundle(meta), prompt)

@@ -19,6 +19,7 @@ from luce.engine.layers.rotary import RotaryTable
 from luce.engine.models.base import Parameters
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.linear import Linear
+from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.qkv import HeadNorms
 from luce.engine.ops.select import OpSet
 from luce.kv.spec import KVSpec
@@ -29,14 +30,11 @@ from luce.loaders.hparams import HParams
 class DecoderLayer:
     """Attention and feed-forward, each behind a norm and around a residual."""
 
-    attention_norm: Norm
     attention: SelfAttention
-    mlp_norm: Norm
     mlp: GatedMlp
 
     def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
-        hidden = self.attention.forward(self.attention_norm.forward(hidden), hidden, ctx)
-        return self.mlp.forward(self.mlp_norm.forward(hidden), hidden)
+        return self.mlp.forward(self.attention.forward(hidden, ctx))
 
 
 def dense_kv_spec(hparams: HParams, block_tokens: int, element_bytes: int) -> KVSpec:
@@ -59,7 +57,7 @@ class DenseModel:
         self._rotary = builder.rotary()
         self._embedding = builder.embedding()
         self._layers = [builder.layer(index) for index in range(self._hparams.num_layers)]
-        self._norm = builder.norm("norm.weight")
+        self._norm = builder.final_norm()
         self._head = builder.head(self._embedding)
         self.nbytes = builder.linear_bytes + self._embedding.table.nbytes + self._rotary.nbytes
 
@@ -120,21 +118,25 @@ class DenseBuilder:
                 return head
         return self._linear((name, self.hparams.vocab_size), columns=self.hparams.hidden_size)
 
-    def norm(self, name: str, size: int | None = None) -> Norm:
-        weight = self._parameters.vector((name, (size or self.hparams.hidden_size,)))
-        return Norm(weight, self.hparams.rms_norm_eps, self._ops.rms_norm)
+    def norm(self, name: str) -> NormWeight:
+        weight = self._parameters.vector((name, (self.hparams.hidden_size,)))
+        return NormWeight(weight, self.hparams.rms_norm_eps)
+
+    def final_norm(self) -> Norm:
+        norm = self.norm("norm.weight")
+        return Norm(norm.weight, norm.eps, self._ops.rms_norm)
 
     def layer(self, index: int) -> DecoderLayer:
         prefix = f"layers.{index}."
         return DecoderLayer(
-            attention_norm=self.norm(f"{prefix}input_layernorm.weight"),
-            attention=self._attention(index, f"{prefix}self_attn."),
-            mlp_norm=self.norm(f"{prefix}post_attention_layernorm.weight"),
-            mlp=self._mlp(f"{prefix}mlp."),
+            attention=self._attention(index, prefix),
+            mlp=self._mlp(prefix),
         )
 
     def _attention(self, index: int, prefix: str) -> SelfAttention:
         hparams = self.hparams
+        norm = self.norm(f"{prefix}input_layernorm.weight")
+        prefix = f"{prefix}self_attn."
         q_rows = hparams.num_heads * hparams.head_dim
         kv_rows = hparams.num_kv_heads * hparams.head_dim
         rows = (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows))
@@ -145,9 +147,11 @@ class DenseBuilder:
         return SelfAttention(
             layer=index,
             heads=self._heads,
+            norm=norm,
             qkv=self._linear(*weights, columns=hparams.hidden_size, bias=bias),
             output=self._linear((f"{prefix}o_proj.weight", hparams.hidden_size), columns=q_rows),
-            norms=self._head_norms(prefix) if hparams.qk_norm else None,
+            product=self._ops.product,
+            head_norms=self._head_norms(prefix) if hparams.qk_norm else None,
             place_qkv=self._ops.place_qkv,
         )
 
@@ -160,11 +164,14 @@ class DenseBuilder:
 
     def _mlp(self, prefix: str) -> GatedMlp:
         hidden, ffn = self.hparams.hidden_size, self.hparams.intermediate_size
+        norm = self.norm(f"{prefix}post_attention_layernorm.weight")
+        prefix = f"{prefix}mlp."
         gate_up = ((f"{prefix}gate_proj.weight", ffn), (f"{prefix}up_proj.weight", ffn))
         return GatedMlp(
+            norm=norm,
             gate_up=self._linear(*gate_up, columns=hidden),
             down=self._linear((f"{prefix}down_proj.weight", hidden), columns=ffn),
-            silu_and_mul=self._ops.silu_and_mul,
+            gated_product=self._ops.gated_product,
         )
 
     def _linear(

@@ -19,10 +19,12 @@ from luce.engine.ops.cpu import linear as cpu_linear
 from luce.engine.ops.cpu import pointwise as cpu_pointwise
 from luce.engine.ops.linear import LinearPacker
 from luce.engine.ops.pointwise import RmsNorm, Rotate, SiluAndMul, StoreKV
+from luce.engine.ops.projection import NormedProduct
 from luce.engine.ops.qkv import PlaceQkv
 from luce.engine.ops.ref import attention as ref_attention
 from luce.engine.ops.ref import linear as ref_linear
 from luce.engine.ops.ref import pointwise as ref_pointwise
+from luce.engine.ops.ref.projection import StepwiseGatedProduct, StepwiseProduct
 from luce.engine.ops.ref.qkv import StepwisePlaceQkv
 
 T = TypeVar("T")
@@ -85,12 +87,14 @@ class OpSet:
     silu_and_mul: SiluAndMul
     store_kv: StoreKV
     place_qkv: PlaceQkv
+    product: NormedProduct
+    gated_product: NormedProduct
     attention: PagedAttention
     choices: tuple[OpChoice, ...]
 
     @property
     def is_on_device(self) -> bool:
-        """Whether attention reads its batch from the device, so that a whole step can stay there."""
+        """Whether attention reads its batch from the device: a whole step can stay there."""
         return any(each.op == "attention" and each.chosen == TRITON for each in self.choices)
 
 
@@ -170,6 +174,14 @@ def _triton_place_qkv(request: OpRequest) -> PlaceQkv:
     return FusedPlaceQkv(request.interleaved_rope)
 
 
+def _triton_products(
+    product: NormedProduct, gated_product: NormedProduct
+) -> tuple[NormedProduct, NormedProduct]:
+    from luce.engine.ops.triton.projection import FusedProduct
+
+    return FusedProduct(product, gated=False), FusedProduct(gated_product, gated=True)
+
+
 def _triton_attention(request: OpRequest) -> PagedAttention:
     from luce.engine.ops.triton.paged_attention import TritonAttention
 
@@ -234,6 +246,16 @@ def select_ops(request: OpRequest) -> OpSet:
         ],
         request,
     )
+    product: NormedProduct = StepwiseProduct(rms_norm)
+    gated_product: NormedProduct = StepwiseGatedProduct(rms_norm, silu_and_mul)
+    products, _ = choose(
+        "product",
+        [
+            *_on_gpu(request, lambda: _triton_products(product, gated_product)),
+            Candidate("stepwise", (product, gated_product), _never),
+        ],
+        request,
+    )
     return OpSet(
         pack_linear=pack_linear,
         rms_norm=rms_norm,
@@ -241,6 +263,8 @@ def select_ops(request: OpRequest) -> OpSet:
         silu_and_mul=silu_and_mul,
         store_kv=ref_pointwise.store_kv,
         place_qkv=place_qkv,
+        product=products[0],
+        gated_product=products[1],
         attention=attention,
         choices=(linear_choice, norm_choice, rotate_choice, attention_choice),
     )

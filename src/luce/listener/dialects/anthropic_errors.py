@@ -7,22 +7,20 @@ from typing import Any
 import msgspec
 
 from luce.errors import ApiError
+from luce.observability.log import request_id_var
 
 _TYPES = {
-    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    429: "rate_limit_error",
     503: "overloaded_error",
 }
 
 
-def error_body(error: ApiError, request_id: str | None = None) -> bytes:
-    """An error in Anthropic's envelope.
-
-    Args:
-        error: the error.
-        request_id: the request's, if the client should see it in the body too.
-    """
+def error_body(error: ApiError) -> bytes:
+    """An error in Anthropic's envelope, with the id of the request that is being served."""
     fallback = "invalid_request_error" if error.status < 500 else "api_error"
     body: dict[str, Any] = {
         "type": "error",
@@ -33,6 +31,7 @@ def error_body(error: ApiError, request_id: str | None = None) -> bytes:
             "param": error.param,
         },
     }
-    if request_id is not None:
+    request_id = request_id_var.get()
+    if request_id:
         body["request_id"] = request_id
     return msgspec.json.encode(body)

@@ -7,33 +7,34 @@ from typing import Any
 
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import anthropic_wire as wire
+from luce.listener.dialects.billing_header import without_billing
 from luce.text import call as ours
-from luce.text.reasoning import reasoning_request
-
-_BILLING_HEADER = "x-anthropic-billing-header:"
-"""Begins a line that some clients add for their maker. It differs from request to request and
-means nothing to a model, but would spoil every prefix cache."""
+from luce.text.reasoning import ReasoningRequest, reasoning_request
 
 _CHOICES: dict[str, ours.ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
-_ROLE_OF = {"thinking": "assistant", "tool_use": "assistant", "tool_result": "user"}
-_REQUIRED = {
+_ROLE_OF = {
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+    "tool_use": "assistant",
+    "tool_result": "user",
+}
+_REQUIRED: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "thinking": ("thinking",),
+    "redacted_thinking": (),  # only its maker can read it
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id",),
 }
 
 
-def prompt_call(request: wire.PromptRequest) -> ours.GenerationCall:
+def prompt_call(request: wire.MessagesRequest) -> ours.GenerationCall:
     """The parts of a generation that decide what its prompt is.
 
     Raises:
         InvalidRequest: something is not as it should be; `param` names it.
         UnsupportedFeature: something would change the prompt and is not served.
     """
-    for name in wire.UNSERVED:
-        if getattr(request, name):
-            raise UnsupportedFeature(f"{name} is not supported here.", param=name)
+    _refuse_unserved(request)
     choice = request.tool_choice
     return ours.GenerationCall(
         model=request.model or None,
@@ -41,7 +42,32 @@ def prompt_call(request: wire.PromptRequest) -> ours.GenerationCall:
         tools=_tools(request.tools or []),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
-        reasoning=reasoning_request(thinking=request.thinking) if request.thinking else None,
+        reasoning=_reasoning(request),
+        template_kwargs=request.chat_template_kwargs or {},
+    )
+
+
+def _refuse_unserved(request: wire.MessagesRequest) -> None:
+    for name in wire.UNSERVED:
+        if getattr(request, name):
+            raise UnsupportedFeature(f"{name} is not supported here.", param=name)
+    if request.output_config is not None and request.output_config.format:
+        name = "output_config.format"
+        raise UnsupportedFeature(f"{name} is not supported here.", param=name)
+
+
+def _reasoning(request: wire.MessagesRequest) -> ReasoningRequest:
+    """Off unless asked for. The effort of an answer says how to think, not whether."""
+    effort = request.reasoning_effort
+    config = request.output_config
+    if effort is None and config is not None and request.thinking is not None:
+        effort = config.effort
+    return reasoning_request(
+        reasoning=request.reasoning,
+        reasoning_effort=effort,
+        thinking=request.thinking,
+        chat_template_kwargs=request.chat_template_kwargs,
+        default=False,
     )
 
 
@@ -49,29 +75,30 @@ def _system(content: wire.Content | None) -> Iterator[ours.ChatMessage]:
     if isinstance(content, list):
         for index, block in enumerate(content):
             _check_block(block, "system", f"system[{index}]")
+    yield from _system_turn(content)
+
+
+def _system_turn(content: wire.Content | None) -> Iterator[ours.ChatMessage]:
+    if isinstance(content, list):
         # Blocks are joined as they are, so each header line ends with its block.
-        content = "".join(_without_billing(block.text or "") for block in content)
-    text = _without_billing(content or "")
+        content = "".join(without_billing(block.text or "") for block in content)
+    text = without_billing(content or "")
     if text:
         yield ours.ChatMessage("system", text)
-
-
-def _without_billing(text: str) -> str:
-    if _BILLING_HEADER not in text:
-        return text
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith(_BILLING_HEADER))
 
 
 def _turns(messages: list[wire.Message]) -> Iterator[ours.ChatMessage]:
     for index, message in enumerate(messages):
         content = message.content
-        if isinstance(content, str):
+        if isinstance(content, list):
+            for position, block in enumerate(content):
+                _check_block(block, message.role, f"messages[{index}].content[{position}]")
+        if message.role == "system":
+            # It stays where it is: moved to the front it would change the prompt of every turn.
+            yield from _system_turn(content)
+        elif isinstance(content, str):
             yield ours.ChatMessage(message.role, content)
-            continue
-        for position, block in enumerate(content):
-            _check_block(block, message.role, f"messages[{index}].content[{position}]")
-        if message.role == "assistant":
+        elif message.role == "assistant":
             yield _assistant(content)
         else:
             yield from _user(content)
@@ -110,6 +137,10 @@ def _text(content: wire.Content | None) -> str:
 
 def _check_block(block: wire.Block, role: str, where: str) -> None:
     """Check that the block is of a type this role may use, and whole."""
+    if block.type == "image":
+        raise UnsupportedFeature(
+            f"{where}.type: this model takes no images, only text.", param=f"{where}.type"
+        )
     if block.type != "text" and block.type not in _ROLE_OF:
         raise UnsupportedFeature(
             f"{where}: blocks of type {block.type[:64]!r} are not supported here.",
@@ -134,12 +165,12 @@ def _tools(tools: list[wire.Tool]) -> tuple[ours.ToolSpec, ...]:
         where = f"tools[{index}]"
         if tool.input_schema is None:
             raise UnsupportedFeature(
-                f"{where}: only tools with an input_schema are supported here.",
+                f"{where}.input_schema: only tools that have one are supported here.",
                 param=f"{where}.input_schema",
             )
         if tool.name in specs:
             raise InvalidRequest(
-                f"{where}: there is a tool {tool.name[:64]!r} already.", param=f"{where}.name"
+                f"{where}.name: there is a tool {tool.name[:64]!r} already.", param=f"{where}.name"
             )
         specs[tool.name] = ours.ToolSpec(tool.name, tool.description, tool.input_schema)
     return tuple(specs.values())

@@ -1,6 +1,6 @@
-"""Wire structs of the part of Anthropic's Messages requests that becomes the prompt.
+"""Wire structs of Anthropic's Messages requests, and what we do with each of their fields.
 
-Explicit null is the same as absent. Fields not named here are ignored: they change no prompt.
+Explicit null is the same as absent. Fields not named here are ignored.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+
+from luce.listener.dialects.openai_wire import SamplingFields
 
 
 class Block(msgspec.Struct):
@@ -36,7 +38,7 @@ Content = str | list[Block]
 class Message(msgspec.Struct):
     """One turn."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Content
 
 
@@ -57,19 +59,70 @@ class ToolChoice(msgspec.Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class PromptRequest(msgspec.Struct):
-    """What a Messages request and a count of its tokens have in common."""
+class OutputConfig(msgspec.Struct):
+    """How to answer.
+
+    Attributes:
+        effort: how much to think, where thinking is on.
+        format: what the answer must look like.
+    """
+
+    effort: str | None = None
+    format: Any = None
+
+
+class Metadata(msgspec.Struct):
+    """Notes of the client's."""
+
+    user_id: str | None = None
+
+
+class MessagesRequest(SamplingFields, kw_only=True):
+    """Body of `POST /v1/messages`, and of a count of its tokens.
+
+    Attributes:
+        reasoning, reasoning_effort, chat_template_kwargs: as in our other APIs.
+    """
 
     messages: list[Message]
-    model: str | None = None
     system: Content | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
+    reasoning: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     mcp_servers: Any = None
-    output_config: Any = None
     output_format: Any = None
+    container: Any = None
+    compaction: Any = None
+    thread: Any = None
 
 
-UNSERVED = ("mcp_servers", "output_config", "output_format")
-"""Fields that would change the prompt and are not served: refused unless empty."""
+UNSERVED = ("mcp_servers", "output_format", "container", "compaction", "thread")
+"""Fields that would change the answer and are not served: refused unless empty."""
+
+NO_EFFECT = frozenset(
+    {
+        "betas",
+        "billing_policy",
+        "cache_control",
+        "context_management",
+        "diagnostics",
+        "fallback_credit_token",
+        "fallbacks",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+"""Known fields that change nothing here whatever they say, so they are accepted."""
+
+SERVED = frozenset(MessagesRequest.__struct_fields__) - frozenset(UNSERVED) - NO_EFFECT
+"""Fields that do what they say."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from luce.errors import ApiError
 from luce.text.call import GenerationCall
@@ -17,6 +17,14 @@ class StreamEncoder(Protocol):
 
     def encode(self, event: GenEvent) -> bytes:
         """Bytes of one event; the terminal one's end the stream."""
+
+
+@runtime_checkable
+class KeepsAlive(Protocol):
+    """A stream encoder whose API has a better sign of life than a comment."""
+
+    def keep_alive(self) -> bytes:
+        """Bytes that may be sent between any two events."""
 
 
 class BodyEncoder(Protocol):
@@ -51,3 +59,37 @@ class Dialect(Protocol):
 
     def error_body(self, error: ApiError) -> bytes:
         """An error as this API shows it."""
+
+
+class ChoiceStreamEncoder(Protocol):
+    """A `StreamEncoder` of several generations that are choices of one answer."""
+
+    def encode(self, event: GenEvent, choice: int = 0) -> bytes:
+        """Bytes of one event of one choice.
+
+        The end of the last choice ends the stream, and so does the failure of any.
+        """
+
+
+class ChoiceBodyEncoder(Protocol):
+    """A `BodyEncoder` of several generations that are choices of one answer."""
+
+    def add(self, event: GenEvent, choice: int = 0) -> None:
+        """Take the next event of one choice.
+
+        Raises:
+            ApiError: the generation failed.
+        """
+
+    def body(self) -> bytes:
+        """The answer, after every choice's terminal event."""
+
+
+class ChoiceDialect(Dialect, Protocol):
+    """A wire API whose requests may ask for several answers at once."""
+
+    def stream_encoder(self, call: GenerationCall) -> ChoiceStreamEncoder:
+        """An encoder for one streamed answer of all choices."""
+
+    def body_encoder(self, call: GenerationCall) -> ChoiceBodyEncoder:
+        """An encoder for one whole answer of all choices."""

@@ -1,7 +1,7 @@
 """Wire structs of OpenAI's chat API, and what we do with each of its fields.
 
 Explicit null is the same as absent: every optional field is `X | None`. Fields not named here
-are ignored.
+are ignored. The other OpenAI endpoints share the sampling fields, usage and errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class FunctionCall(msgspec.Struct):
     """What an assistant turn called."""
 
     name: str
-    arguments: str | dict[str, Any] = "{}"
+    arguments: str | dict[str, Any] | None = "{}"
 
 
 class ToolCall(msgspec.Struct, omit_defaults=True):
@@ -32,6 +32,7 @@ class ContentPart(msgspec.Struct):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class Message(msgspec.Struct):
@@ -43,6 +44,40 @@ class Message(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class FunctionSpec(msgspec.Struct):
+    """A function the model may call; `strict` is checked for its type only.
+
+    Attributes:
+        parameters: JSON schema of an object.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool on offer; only functions are served."""
+
+    type: str = "function"
+    function: FunctionSpec | None = None
+
+
+class ChosenFunction(msgspec.Struct):
+    """Names a function."""
+
+    name: str
+
+
+class ChosenTool(msgspec.Struct):
+    """The tool that must be called."""
+
+    type: str
+    function: ChosenFunction | None = None
 
 
 class StreamOptions(msgspec.Struct):
@@ -51,13 +86,13 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class ChatRequest(msgspec.Struct):
-    """Body of `POST /v1/chat/completions`."""
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """What chat and legacy completions have in common."""
 
-    messages: list[Message]
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: int | None = None
     max_tokens: int | None = None
     max_output_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -75,11 +110,20 @@ class ChatRequest(msgspec.Struct):
     stop_sequences: list[str] | None = None
     logit_bias: dict[int, float] | None = None
     ignore_eos: bool | None = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: list[Message]
     chat_template_kwargs: dict[str, Any] | None = None
-    n: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Any = None
+    reasoning_effort: Any = None
+    thinking: Any = None
     logprobs: Any = None
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     response_format: Any = None
@@ -87,9 +131,6 @@ class ChatRequest(msgspec.Struct):
     audio: Any = None
     prediction: Any = None
     moderation: Any = None
-    reasoning: Any = None
-    reasoning_effort: Any = None
-    thinking: Any = None
     verbosity: Any = None
     web_search_options: Any = None
     prefix_cache: Any = None
@@ -98,7 +139,6 @@ class ChatRequest(msgspec.Struct):
 NO_EFFECT = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -115,20 +155,13 @@ NO_EFFECT = frozenset(
 """
 
 
-def _tools_unused(request: ChatRequest) -> bool:
-    return not request.tools or request.tool_choice == "none"
-
-
 def _format_is_text(request: ChatRequest) -> bool:
     chosen = request.response_format
     return isinstance(chosen, dict) and chosen.get("type") == "text"
 
 
 UNSERVED: dict[str, Callable[[ChatRequest], bool]] = {
-    "n": lambda request: request.n is None or request.n <= 1,
     "logprobs": lambda request: request.logprobs is False,
-    "tools": _tools_unused,
-    "tool_choice": lambda request: request.tool_choice == "none" or not request.tools,
     "functions": lambda request: request.functions == [] or request.function_call == "none",
     "function_call": lambda request: request.function_call == "none" or not request.functions,
     "response_format": _format_is_text,
@@ -136,9 +169,6 @@ UNSERVED: dict[str, Callable[[ChatRequest], bool]] = {
     "audio": lambda _request: False,
     "prediction": lambda _request: False,
     "moderation": lambda _request: False,
-    "reasoning": lambda _request: False,
-    "reasoning_effort": lambda _request: False,
-    "thinking": lambda _request: False,
     "verbosity": lambda request: request.verbosity == "medium",
     "web_search_options": lambda _request: False,
     "prefix_cache": lambda _request: False,
@@ -152,11 +182,43 @@ SERVED = frozenset(ChatRequest.__struct_fields__) - frozenset(UNSERVED)
 # --- answers -------------------------------------------------------------------------
 
 
+class CalledFunction(msgspec.Struct, omit_defaults=True):
+    """A call in an answer; in a stream the name comes once, then pieces of the arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class AnswerCall(msgspec.Struct, kw_only=True):
+    """A whole call."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
+class CallDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a chunk adds to a call."""
+
+    # No default, so that index 0 is written too.
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: CalledFunction
+
+
 class Delta(msgspec.Struct, omit_defaults=True):
-    """What a chunk adds; empty in the chunk that carries the finish reason."""
+    """What a chunk adds; empty in the chunk that carries the finish reason.
+
+    Attributes:
+        reasoning: the same as `reasoning_content`; clients read one or the other.
+    """
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChunkChoice(msgspec.Struct, kw_only=True):
@@ -174,6 +236,12 @@ class PromptDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionDetails(msgspec.Struct):
+    """What completion tokens were for."""
+
+    reasoning_tokens: int
+
+
 class WireUsage(msgspec.Struct):
     """Token counts."""
 
@@ -181,6 +249,7 @@ class WireUsage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 class Chunk(msgspec.Struct, kw_only=True):
@@ -194,10 +263,10 @@ class Chunk(msgspec.Struct, kw_only=True):
 
 
 class UsageChunk(msgspec.Struct, kw_only=True):
-    """The event after the finish reason, when the client asked for it."""
+    """The event after the last finish reason, when the client asked for it."""
 
     id: str
-    object: str = "chat.completion.chunk"
+    object: str
     created: int
     model: str
     choices: tuple[()] = ()
@@ -205,17 +274,24 @@ class UsageChunk(msgspec.Struct, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct, kw_only=True):
-    """The assistant's turn."""
+    """The assistant's turn.
+
+    Attributes:
+        content: null only where there are calls and no text.
+    """
 
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnswerChoice(msgspec.Struct, kw_only=True):
-    """The one choice of a whole answer."""
+    """One choice of a whole answer."""
 
-    index: int = 0
+    index: int
     message: AnswerMessage
     logprobs: None = None
     finish_reason: str

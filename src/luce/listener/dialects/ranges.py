@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from luce.errors import InvalidRequest
 
+MAX_CHOICES = 8
+"""Most answers to one request; each takes a place of its own at the model."""
+
 _INT32_MAX = 2**31 - 1
 
 
@@ -41,7 +44,7 @@ RANGES = {
     "max_output_tokens": Range(1),
     "max_completion_tokens": Range(1),
     "seed": Range(-(2**63), 2**64 - 1),
-    "n": Range(1),
+    "n": Range(1, MAX_CHOICES),
 }
 
 

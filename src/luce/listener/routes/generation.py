@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from luce.errors import ApiError
 from luce.listener.body import BodyLimits, read_json_body
+from luce.listener.choices import ChoiceEvent, Choices
 from luce.listener.connection import CancelWhenGone, Client, client_of
 from luce.listener.context import RequestContext, context_of
-from luce.listener.dialects.base import Dialect
-from luce.listener.generate import Generation, Generator
+from luce.listener.dialects.base import ChoiceDialect, Dialect, KeepsAlive
+from luce.listener.generate import Generator
 from luce.listener.respond import send_body, send_error
-from luce.listener.sse import EventStream
+from luce.listener.sse import EventStream, comment
 from luce.text.call import GenerationCall
+
+EventT = TypeVar("EventT")
+
+
+class EventSource(Protocol[EventT]):
+    """Where events come from: a generation, or several."""
+
+    async def next(self) -> list[EventT]:
+        """The next events; empty after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +71,62 @@ class GenerationEndpoint:
     ) -> None:
         async with self._generator.generate(call, context) as generation:
             if call.stream:
-                await self._stream(call, generation, client, send)
-            else:
-                await self._whole(call, generation, client, send)
+                encoder = self._dialect.stream_encoder(call)
+                alive = encoder.keep_alive if isinstance(encoder, KeepsAlive) else comment
+                async with self._event_stream(client, send, alive) as out:
+                    await _put_all(generation, encoder.encode, out)
+                return
+            answer = self._dialect.body_encoder(call)
+            await _take_all(generation, answer.add)
+            await self._send_whole(answer.body(), client, send)
 
-    async def _stream(
-        self, call: GenerationCall, generation: Generation, client: Client, send: Send
-    ) -> None:
-        encoder = self._dialect.stream_encoder(call)
+    def _event_stream(
+        self, client: Client, send: Send, keep_alive: Callable[[], bytes] = comment
+    ) -> EventStream:
         rules = self._rules
-        async with EventStream(send, client, rules.keep_alive_interval_s, rules.stall_s) as out:
-            while events := await generation.next():
-                out.put(b"".join(map(encoder.encode, events)))
+        return EventStream(send, client, rules.keep_alive_interval_s, rules.stall_s, keep_alive)
 
-    async def _whole(
-        self, call: GenerationCall, generation: Generation, client: Client, send: Send
-    ) -> None:
-        encoder = self._dialect.body_encoder(call)
-        while events := await generation.next():
-            for event in events:
-                encoder.add(event)
+    async def _send_whole(self, body: bytes, client: Client, send: Send) -> None:
         flushed = partial(client.flushed, self._rules.stall_s)
-        await send_body(send, 200, encoder.body(), before_end=flushed)
+        await send_body(send, 200, body, before_end=flushed)
+
+
+class ChoicesEndpoint(GenerationEndpoint):
+    """The same for a dialect whose requests may ask for several answers at once."""
+
+    def __init__(self, dialect: ChoiceDialect, generator: Generator, rules: ClientRules) -> None:
+        super().__init__(dialect, generator, rules)
+        self._choice_dialect = dialect
+
+    async def _answer(
+        self, call: GenerationCall, context: RequestContext, client: Client, send: Send
+    ) -> None:
+        if call.num_choices == 1:
+            await super()._answer(call, context, client, send)
+            return
+        async with Choices(self._generator, call, context) as choices:
+            if call.stream:
+                encoder = self._choice_dialect.stream_encoder(call)
+
+                def encode(item: ChoiceEvent) -> bytes:
+                    return encoder.encode(item[1], item[0])
+
+                async with self._event_stream(client, send) as out:
+                    await _put_all(choices, encode, out)
+                return
+            answer = self._choice_dialect.body_encoder(call)
+            await _take_all(choices, lambda item: answer.add(item[1], item[0]))
+            await self._send_whole(answer.body(), client, send)
+
+
+async def _put_all(
+    source: EventSource[EventT], encode: Callable[[EventT], bytes], out: EventStream
+) -> None:
+    while events := await source.next():
+        out.put(b"".join(map(encode, events)))
+
+
+async def _take_all(source: EventSource[EventT], take: Callable[[EventT], None]) -> None:
+    while events := await source.next():
+        for event in events:
+            take(event)

@@ -22,7 +22,7 @@ from luce.listener.body import BodyLimits, read_json_body
 from luce.listener.context import context_of
 from luce.listener.dialects import anthropic_errors, openai_chat
 from luce.listener.dialects.anthropic_prompt import prompt_call
-from luce.listener.dialects.anthropic_wire import PromptRequest
+from luce.listener.dialects.anthropic_wire import MessagesRequest
 from luce.listener.dialects.wire_errors import decode_json
 from luce.listener.named_model import named_model
 from luce.listener.ports import Text
@@ -78,7 +78,7 @@ class CountTokens:
     """Anthropic's token count: the prompt that a Messages request would be."""
 
     def __init__(self) -> None:
-        self._decoder = msgspec.json.Decoder(PromptRequest)
+        self._decoder = msgspec.json.Decoder(MessagesRequest)
 
     def decode(self, body: bytes, models: ServedModels) -> Work:
         """Check a request; see `TokenTask.decode`."""

@@ -19,12 +19,12 @@ def _bytes_of(words: torch.Tensor) -> torch.Tensor:
 def _unpack(plane: CodePlane, words: torch.Tensor) -> torch.Tensor:
     """A code plane as uint8 [N, K]."""
     if plane is CodePlane.EIGHT:
-        return _bytes_of(words.unflatten(1, (2, -1)))
+        return _bytes_of(words.view(len(words), 2, -1))
     if plane is CodePlane.FOUR:
         low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
         return _bytes_of(torch.stack([low, high], dim=1))
     if plane is CodePlane.TWO:
-        halves = words.unflatten(1, (2, -1))
+        halves = words.view(len(words), 2, -1)
         each = [(halves >> 2 * w) & 0x03030303 for w in range(4)]
     else:
         halves = torch.stack([words, words >> 4], dim=1)
@@ -99,7 +99,7 @@ def decode(planes: QuantPlanes) -> torch.Tensor:
     codes = decode_codes(planes)
     scale, offset = decode_scales(planes)
     width = planes.columns // scale.shape[1]
-    values = codes.unflatten(1, (-1, width)) * scale.unsqueeze(-1)
+    values = codes.view(planes.rows, -1, width) * scale.unsqueeze(-1)
     if offset is not None:
         values = values + offset.unsqueeze(-1)
     return values.flatten(1)

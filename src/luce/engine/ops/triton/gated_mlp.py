@@ -6,11 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.numeric import LAUNCH, wait_for_inputs
+
 _BLOCK = 1024
 
 
 @triton.jit
 def _gate_kernel(gate_up, out, size, BLOCK: tl.constexpr):
+    wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = index < size
@@ -25,5 +28,6 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     tokens, width = gate_up.shape
     size = width // 2
     out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device)
-    _gate_kernel[(tokens, triton.cdiv(size, _BLOCK))](gate_up, out, size, BLOCK=_BLOCK, num_warps=4)
+    grid = (tokens, triton.cdiv(size, _BLOCK))
+    _gate_kernel[grid](gate_up, out, size, BLOCK=_BLOCK, num_warps=4, **LAUNCH)
     return out

@@ -8,12 +8,15 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.numeric import LAUNCH, wait_for_inputs
+
 
 @triton.jit
 def _begin_kernel(
     lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
     token_stride, table_stride, P: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     lane = tl.program_id(0)
     row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
     block = tl.load(lanes + lane * 4 + 2)
@@ -63,6 +66,6 @@ def begin_decode(
     slots = torch.empty(count, dtype=torch.int64, device=device)
     _begin_kernel[(count,)](
         lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
-        tokens.stride(0), tables.stride(0), P=block_tokens, num_warps=1,
+        tokens.stride(0), tables.stride(0), P=block_tokens, num_warps=1, **LAUNCH,
     )  # fmt: skip
     return BegunDecode(input_ids, slots, rows, positions, context_lens)

@@ -13,11 +13,28 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from luce.engine.ops.triton.numeric import power_of_two
+from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 FEW_ROWS = 4
 _BLOCK_OUT = 4
 _BLOCK_IN = 1024
+_WARPS = 4
+_AHEAD = 1
+
+
+@triton.jit
+def _tile(base, mask, first, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns first .. first + BLOCK of some rows of a matrix of SIZE columns.
+
+    Three axes from the start, as the product needs them: an axis added later would send the tile
+    through shared memory.
+    """
+    index = first + tl.arange(0, BLOCK)
+    if SIZE % BLOCK == 0:
+        return tl.load(base + index[None, None, :], mask=mask, other=0.0)
+    inside = mask & (index < SIZE)[None, None, :]
+    return tl.load(base + index[None, None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -26,43 +43,81 @@ def _few_rows_kernel(
     weight,
     bias,
     residual,
+    norm_weight,
     out,
+    eps,
     num_rows,
-    size_in,
     size_out,
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    GATED: tl.constexpr,
     ROWS: tl.constexpr,
+    SIZE_IN: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_IN: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
-    """Program: a few rows of the weight against all rows of x."""
+    """Program: a few rows of the weight against all rows of x, axes [row, out, in].
+
+    The first AHEAD tiles of the weight are under way before the kernel's inputs are there.
+    """
     rows = tl.arange(0, ROWS)
     outs = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    there = (outs < size_out)[None, :, None]
+    real = (rows < num_rows)[:, None, None]
+    lines = weight + outs.to(tl.int64)[None, :, None] * SIZE_IN
+    ups = lines + size_out.to(tl.int64) * SIZE_IN
+    sources = x + rows[:, None, None] * SIZE_IN
+    ahead = ()
+    ahead_up = ()
+    for i in tl.static_range(AHEAD):
+        ahead = ahead + (_tile(lines, there, i * BLOCK_IN, SIZE_IN, BLOCK_IN),)
+        if GATED:
+            up = _tile(ups, there, i * BLOCK_IN, SIZE_IN, BLOCK_IN)
+            ahead_up = ahead_up + (up,)
+    wait_for_inputs()
+    scale = tl.full((ROWS, 1), 1.0, tl.float32)
+    if HAS_NORM:
+        square = tl.zeros((ROWS, 1, BLOCK_IN), tl.float32)
+        for i in tl.static_range((SIZE_IN + BLOCK_IN - 1) // BLOCK_IN):
+            v = _tile(sources, real, i * BLOCK_IN, SIZE_IN, BLOCK_IN).to(tl.float32)
+            square += v * v
+        scale = tl.rsqrt(tl.sum(square, 2) / SIZE_IN + eps)
     total = tl.zeros((ROWS, BLOCK_OUT, BLOCK_IN), tl.float32)
-    lines = weight + outs.to(tl.int64)[None, :, None] * size_in
-    for first in range(0, size_in, BLOCK_IN):
-        ins = first + tl.arange(0, BLOCK_IN)
-        inside = ins < size_in
-        w = tl.load(
-            lines + ins[None, None, :],
-            mask=(outs < size_out)[None, :, None] & inside[None, None, :],
-            other=0.0,
-        )
-        v = tl.load(
-            x + rows[:, None, None] * size_in + ins[None, None, :],
-            mask=(rows < num_rows)[:, None, None] & inside[None, None, :],
-            other=0.0,
-        )
-        total += w.to(tl.float32) * v.to(tl.float32)
+    total_up = tl.zeros((ROWS, BLOCK_OUT, BLOCK_IN), tl.float32)
+    for i in tl.static_range((SIZE_IN + BLOCK_IN - 1) // BLOCK_IN):
+        v = _tile(sources, real, i * BLOCK_IN, SIZE_IN, BLOCK_IN)
+        if HAS_NORM:
+            every = tl.full((1, 1, 1), 1, tl.int1)
+            factor = _tile(norm_weight, every, i * BLOCK_IN, SIZE_IN, BLOCK_IN)
+            # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
+            v = (v.to(tl.float32) * scale[:, :, None]).to(x.dtype.element_ty) * factor
+        wide = v.to(tl.float32)
+        if i < AHEAD:
+            w = ahead[i]
+        else:
+            w = _tile(lines, there, i * BLOCK_IN, SIZE_IN, BLOCK_IN)
+        total += w.to(tl.float32) * wide
+        if GATED:
+            if i < AHEAD:
+                up = ahead_up[i]
+            else:
+                up = _tile(ups, there, i * BLOCK_IN, SIZE_IN, BLOCK_IN)
+            total_up += up.to(tl.float32) * wide
     result = tl.sum(total, 2)
     places = rows[:, None] * size_out + outs[None, :]
-    there = (rows < num_rows)[:, None] & (outs < size_out)[None, :]
+    mask = (rows < num_rows)[:, None] & (outs < size_out)[None, :]
     if HAS_BIAS:
         result += tl.load(bias + outs, mask=outs < size_out, other=0.0).to(tl.float32)[None, :]
     if HAS_RESIDUAL:
-        result += tl.load(residual + places, mask=there, other=0.0).to(tl.float32)
-    tl.store(out + places, result.to(out.dtype.element_ty), mask=there)
+        result += tl.load(residual + places, mask=mask, other=0.0).to(tl.float32)
+    if GATED:
+        # Rounded where the separate operations round.
+        gate = result.to(out.dtype.element_ty).to(tl.float32)
+        silu = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty)
+        result = silu * tl.sum(total_up, 2).to(out.dtype.element_ty)
+    tl.store(out + places, result.to(out.dtype.element_ty), mask=mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,36 +131,60 @@ class DeviceLinear:
         """[T, in] → [T, out]."""
         if x.shape[0] > FEW_ROWS:
             return F.linear(x, self.weight, self.bias)
-        return self._few_rows(x, None)
+        return self.few_rows(x)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place; rounded once, after the sum."""
         if x.shape[0] <= FEW_ROWS:
-            return self._few_rows(x, residual)
+            return self.few_rows(x, residual=residual)
         if self.bias is not None:
             residual.add_(self.bias)
         return torch.addmm(residual, x, self.weight.t(), out=residual)
 
-    def _few_rows(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    def few_rows(
+        self,
+        x: torch.Tensor,
+        *,
+        residual: torch.Tensor | None = None,
+        norm: NormWeight | None = None,
+        gated: bool = False,
+    ) -> torch.Tensor:
+        """The product of at most `FEW_ROWS` rows, with what stands around it.
+
+        Args:
+            x: [T, in], contiguous.
+            residual: [T, out] to add to, in place.
+            norm: normalises x first.
+            gated: the weight is gate and up; the result is silu(gate) * up, [T, out / 2].
+        """
         rows, (size_out, size_in) = x.shape[0], self.weight.shape
+        size_out //= 1 + gated
         out = residual
         if out is None:
             out = torch.empty(rows, size_out, dtype=x.dtype, device=x.device)
-        _few_rows_kernel[(triton.cdiv(size_out, _BLOCK_OUT),)](
+        block_in = min(_BLOCK_IN, power_of_two(size_in))
+        block_out = _BLOCK_OUT // (1 + gated)
+        _few_rows_kernel[(triton.cdiv(size_out, block_out),)](
             x,
             self.weight,
             self.bias,
             residual,
+            None if norm is None else norm.weight,
             out,
+            0.0 if norm is None else norm.eps,
             rows,
-            size_in,
             size_out,
             HAS_BIAS=self.bias is not None,
             HAS_RESIDUAL=residual is not None,
+            HAS_NORM=norm is not None,
+            GATED=gated,
             ROWS=power_of_two(rows),
-            BLOCK_OUT=_BLOCK_OUT,
-            BLOCK_IN=min(_BLOCK_IN, power_of_two(size_in)),
-            num_warps=4,
+            SIZE_IN=size_in,
+            BLOCK_OUT=block_out,
+            BLOCK_IN=block_in,
+            AHEAD=min(_AHEAD, triton.cdiv(size_in, block_in)),
+            num_warps=_WARPS,
+            **LAUNCH,
         )
         return out
 

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from luce.engine.device import has_dependent_launch
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Kernels run in Triton's interpreter, on a CPU: for tests."""
+
+
+OVERLAPS = tl.constexpr(not INTERPRETED.value and has_dependent_launch())
+"""Kernels start while the one before them ends, and wait for its results where they need them."""
+
+LAUNCH: dict[str, bool] = {"launch_pdl": True} if OVERLAPS.value else {}
+"""Further arguments of every launch."""
+
+
+@triton.jit
+def wait_for_inputs():
+    """Wait until all kernels before this one are done.
+
+    Every kernel calls it, before it reads what another wrote and before it writes: so the end of
+    one implies the end of all before it. Weights may be read earlier.
+    """
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 @triton.jit

@@ -18,11 +18,13 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors, HeadShape
-from luce.engine.ops.triton.numeric import dot, power_of_two
+from luce.engine.ops.triton.numeric import LAUNCH, dot, power_of_two, wait_for_inputs
 
 CHUNK_TOKENS = 256
 """Tokens of a partial result. Fewer: more programs for few rows, more partials to write."""
-_TILE = 64
+_TILE = 128
+_WARPS = 4
+_STAGES = 2
 _FOLD = 8
 _MIN_GROUP = 16
 _LOG2_E = 1.4426950408889634
@@ -62,6 +64,7 @@ def _partial_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """Program (share, KV head, sequence): every share-th chunk of the context."""
+    wait_for_inputs()
     head, lane = tl.program_id(1), tl.program_id(2)
     length = tl.load(context_lens + lane)
     table = tables + tl.load(rows + lane).to(tl.int64) * table_stride
@@ -115,6 +118,7 @@ def _fold_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """Program (query head, sequence): fold the chunks, FOLD at a time."""
+    wait_for_inputs()
     head, lane = tl.program_id(0), tl.program_id(1)
     num_chunks = tl.cdiv(tl.load(context_lens + lane), CHUNK)
     dims = tl.arange(0, BLOCK_D)
@@ -169,12 +173,12 @@ class DecodeScratch:
     @staticmethod
     def bytes_for(heads: HeadShape, lanes: int, max_ctx: int) -> int:
         """What `make` takes."""
-        chunks = triton.cdiv(max_ctx, CHUNK_TOKENS)
+        chunks: int = triton.cdiv(max_ctx, CHUNK_TOKENS)
         return 4 * lanes * heads.num_heads * chunks * (heads.head_dim + 2)
 
 
 def shares_for(lanes: int, heads: HeadShape, max_chunks: int) -> int:
-    """Programs that share the chunks of one sequence and KV head; the results do not depend on it."""
+    """Programs that share the chunks of a sequence and KV head; results do not depend on it."""
     wanted = _WANTED_PROGRAMS // (lanes * heads.num_kv_heads)
     return min(max_chunks, max(4, wanted))
 
@@ -222,8 +226,9 @@ def decode_attention(
         TILE=_TILE,
         BLOCK_G=power_of_two(heads.group, _MIN_GROUP),
         BLOCK_D=block_d,
-        num_warps=4,
-        num_stages=3,
+        num_warps=_WARPS,
+        num_stages=_STAGES,
+        **LAUNCH,
     )
     _fold_kernel[(heads.num_heads, lanes)](
         scratch.partials,
@@ -237,4 +242,5 @@ def decode_attention(
         FOLD=_FOLD,
         BLOCK_D=block_d,
         num_warps=2,
+        **LAUNCH,
     )

@@ -12,13 +12,25 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors, HeadShape
-from luce.engine.ops.triton.numeric import dot, power_of_two
+from luce.engine.ops.triton.numeric import LAUNCH, dot, power_of_two, wait_for_inputs
 
 # Queries and context tokens of a tile. The same for every chunk, so that every chunk is computed
 # by the same instructions. Float32 takes four times the shared memory a narrow type's copy does.
-_NARROW_TILE = (128, 64)
+_NARROW_TILE = (128, 32)
 _WIDE_TILE = (32, 32)
+_WARPS = 4
+_STAGES = 4
 _LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _gather(scores, v, top, total, values):
+    """One tile more of the softmax: largest score, sum of weights, weighted values."""
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    weights = tl.exp2(scores - new_top[:, None])
+    shrink = tl.exp2(top - new_top)
+    total = total * shrink + tl.sum(weights, 1)
+    return new_top, total, dot(weights.to(v.dtype), v, values * shrink[:, None])
 
 
 @triton.jit
@@ -47,6 +59,7 @@ def _prefill_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """Program (query head, sequence, tile of queries); the last tiles, the longest, start first."""
+    wait_for_inputs()
     head, sequence = tl.program_id(0), first_sequence + tl.program_id(1)
     tile = tl.num_programs(2) - 1 - tl.program_id(2)
     start = tl.load(query_starts + sequence)
@@ -66,22 +79,29 @@ def _prefill_kernel(
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     values = tl.zeros((QUERIES, BLOCK_D), tl.float32)
+    # Context that all queries of the tile see needs no mask; then the rest.
+    open_end = (length - count + tile * QUERIES + 1) // TILE * TILE
     end = min(length, length - count + (tile + 1) * QUERIES)
-    for first in range(0, end, TILE):
+    for first in range(0, open_end, TILE):
+        keys = first + tl.arange(0, TILE)
+        blocks = tl.load(table + keys // P).to(tl.int64)
+        places = blocks * block_stride + (keys % P) * slot_stride + (head // G) * head_stride
+        k = tl.load(cache + places[:, None] + dims[None, :], mask=(dims < D)[None, :], other=0.0)
+        v = tl.load(
+            cache + kv_stride + places[:, None] + dims[None, :], mask=(dims < D)[None, :], other=0.0
+        )
+        scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
+        top, total, values = _gather(scores, v, top, total, values)
+    for first in range(open_end, end, TILE):
         keys = first + tl.arange(0, TILE)
         inside = (keys < end)[:, None] & (dims < D)[None, :]
         blocks = tl.load(table + keys // P, mask=keys < end, other=0).to(tl.int64)
         places = blocks * block_stride + (keys % P) * slot_stride + (head // G) * head_stride
         k = tl.load(cache + places[:, None] + dims[None, :], mask=inside, other=0.0)
-        v = tl.load(cache + places[:, None] + kv_stride + dims[None, :], mask=inside, other=0.0)
+        v = tl.load(cache + kv_stride + places[:, None] + dims[None, :], mask=inside, other=0.0)
         scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
         scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_top[:, None])
-        shrink = tl.exp2(top - new_top)
-        total = total * shrink + tl.sum(weights, 1)
-        values = dot(weights.to(v.dtype), v, values * shrink[:, None])
-        top = new_top
+        top, total, values = _gather(scores, v, top, total, values)
     target = out + tokens[:, None] * out_stride + head * D + dims[None, :]
     tl.store(target, (values / total[:, None]).to(out.dtype.element_ty), mask=real)
 
@@ -127,6 +147,7 @@ def prefill_attention(
         QUERIES=queries,
         TILE=tile,
         BLOCK_D=power_of_two(dim, 16),
-        num_warps=4 if wide else 8,
-        num_stages=2 if wide else 3,
+        num_warps=4 if wide else _WARPS,
+        num_stages=2 if wide else _STAGES,
+        **LAUNCH,
     )

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
-from luce.engine.ops.triton.numeric import power_of_two
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 # Heads of a program: few, so that one token spreads over the chip, or many for many tokens.
 _FEW_HEADS, _MANY_HEADS = 4, 16
@@ -50,6 +50,7 @@ def _place_kernel(
     HALF: tl.constexpr,
 ):
     """Program (token, run of heads): heads are tiles of two halves that are rotated together."""
+    wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     pair = tl.arange(0, HALF)
@@ -124,4 +125,5 @@ class FusedPlaceQkv:
             HEADS=per_program,
             HALF=power_of_two(heads.head_dim // 2),
             num_warps=1 if per_program == _FEW_HEADS else 4,
+            **LAUNCH,
         )

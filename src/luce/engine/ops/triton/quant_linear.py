@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from luce.engine.ops.quant_matmul import check_parts
-from luce.engine.ops.triton.numeric import INTERPRETED, power_of_two
+from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, power_of_two
 from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
 from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
 from luce.engine.ops.triton.quant_words import FormatFlags
@@ -61,25 +61,28 @@ class QuantTilings:
         vector: for each number of rows of x up to the last of them.
         tile: for numbers of rows of x up to each key.
         tile_tokens: fewest and most rows of x of a tile.
+        quantise_from: rows of x from which on it is quantised by a kernel of its own, once.
         scratch_elements: of bfloat16 weights made at a time for a vendor product.
     """
 
     vector: dict[int, VectorTiling]
     tile: dict[int, TileTiling]
-    tile_tokens: tuple[int, int] = (16, 64)
+    tile_tokens: tuple[int, int] = (16, 128)
+    quantise_from: int = 2
     scratch_elements: int = 1 << 26
 
 
-# Measured on an H200: docs/lab/quant.md.
+# Measured on an H200: docs/lab/quant.md. All vector tilings have the same groups and warps: the
+# order of a sum depends on those, so a row's result is the same for one row as for eight.
 DEFAULT_TILINGS = QuantTilings(
     vector={
-        1: VectorTiling(16, 128, 4),
-        2: VectorTiling(8, 128, 4),
-        4: VectorTiling(8, 128, 4),
+        4: VectorTiling(8, 64, 2),
+        8: VectorTiling(4, 64, 2),
     },
     tile={
-        16: TileTiling(64, 8, 4, 3, 264),
-        128: TileTiling(64, 4, 4, 3, 264),
+        32: TileTiling(64, 4, 4, 3, 528),
+        64: TileTiling(64, 4, 4, 3, 264),
+        128: TileTiling(128, 2, 4, 4, 264),
     },
 )
 
@@ -150,10 +153,9 @@ class TritonQuantLinear:
         bias_bytes = self._bias.nbytes if self._bias is not None else 0
         return sum(part.planes.nbytes for part in self._parts) + bias_bytes
 
-    def _run(
-        self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
-    ) -> torch.Tensor:
-        assert x.stride(1) == 1 and y.is_contiguous(), "rows must lie closely"
+    def _run(self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        assert x.stride(1) == 1, "columns of x must lie closely"
+        assert y.is_contiguous()
         tokens = len(x)
         for part in self._parts:
             if tokens <= max(self._tilings.vector):
@@ -163,6 +165,9 @@ class TritonQuantLinear:
             else:
                 self._vendor(part, x, y, residual)
         return y
+
+    def _has(self, residual: torch.Tensor | None) -> dict[str, bool]:
+        return {"HAS_RESIDUAL": residual is not None, "HAS_BIAS": self._bias is not None}
 
     def _common(self, part: _Part) -> dict[str, int | bool | str]:
         flags = part.flags
@@ -183,7 +188,7 @@ class TritonQuantLinear:
         tokens = len(x)
         tiling = next(t for limit, t in self._tilings.vector.items() if tokens <= limit)
         out = y[:, part.start :]
-        quantised = self._quantised(x, part) if tokens > 1 else None
+        quantised = self._quantised(x, part) if tokens >= self._tilings.quantise_from else None
         quant_vector[(triton_cdiv(part.planes.rows, tiling.rows),)](
             x,
             x if quantised is None else quantised,
@@ -199,10 +204,10 @@ class TritonQuantLinear:
             BG=tiling.groups,
             HAS_OFFSET=part.planes.format.has_offset,
             IS_QUANTISED=quantised is not None,
-            HAS_RESIDUAL=residual is not None,
-            HAS_BIAS=self._bias is not None,
+            **self._has(residual),
             num_warps=tiling.warps,
             **self._common(part),
+            **LAUNCH,
         )
 
     def _quantised(self, x: torch.Tensor, part: _Part) -> torch.Tensor:
@@ -217,6 +222,7 @@ class TritonQuantLinear:
             BG=_QUANTISE_GROUPS,
             TABLE=part.flags["table"],
             num_warps=1,
+            **LAUNCH,
         )
         return out
 
@@ -225,8 +231,7 @@ class TritonQuantLinear:
     ) -> None:
         tokens, rows, groups = len(x), part.planes.rows, self._columns // GROUP
         tiling = next(t for limit, t in self._tilings.tile.items() if tokens <= limit)
-        least, most = self._tilings.tile_tokens
-        token_tile = min(most, power_of_two(tokens, least))
+        token_tile = self._token_tile(tokens)
         grid_rows, grid_tokens = triton_cdiv(rows, tiling.rows), triton_cdiv(tokens, token_tile)
         split = self._split(grid_rows * grid_tokens, groups, tiling)
         share = triton_cdiv(triton_cdiv(groups, split), tiling.groups) * tiling.groups
@@ -237,7 +242,9 @@ class TritonQuantLinear:
             stride = rows
         old = out if residual is None else residual[:, part.start :]
         bias = x if self._bias is None else self._bias[part.start :]
-        has = {"HAS_RESIDUAL": residual is not None, "HAS_BIAS": self._bias is not None}
+        has = self._has(residual)
+        # Never begun before the kernel ahead of it ends: its programs would wait in the places of
+        # those at work, and it took a fifth longer.
         quant_tile_product[(grid_rows, split, grid_tokens)](
             x,
             target,
@@ -270,7 +277,12 @@ class TritonQuantLinear:
                 SPLIT=split,
                 BLOCK=_ADD_BLOCK,
                 **has,
+                **LAUNCH,
             )
+
+    def _token_tile(self, tokens: int) -> int:
+        least, most = self._tilings.tile_tokens
+        return min(most, power_of_two(tokens, least))
 
     def _split(self, programs: int, groups: int, tiling: TileTiling) -> int:
         """Shares of the columns: a power of two that fills the processor."""
@@ -296,6 +308,7 @@ class TritonQuantLinear:
                 BG=32,
                 num_warps=4,
                 **self._common(part),
+                **LAUNCH,
             )
             start = part.start + first
             weight = scratch[:count]

@@ -11,12 +11,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from luce.engine.ops.triton.numeric import dot
-from luce.engine.ops.triton.quant_words import group_scales, load_codes
+from luce.engine.ops.triton.numeric import dot, wait_for_inputs
+from luce.engine.ops.triton.quant_words import (
+    decode_codes,
+    decode_scales,
+    load_codes,
+    load_scales,
+)
 
 
 @triton.jit
-def _small_byte(word, magic, byte: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _small_byte(word, magic, byte: tl.constexpr, ASM: tl.constexpr):
     """128 + an unsigned byte below 128, in float32."""
     if ASM:
         source: tl.constexpr = (
@@ -32,7 +37,7 @@ def _small_byte(word, magic, byte: tl.constexpr, ASM: tl.constexpr):  # type: ig
 
 
 @triton.jit
-def _signed_byte(word, magic, byte: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _signed_byte(word, magic, byte: tl.constexpr, ASM: tl.constexpr):
     """32768 + an unsigned byte, in float32."""
     if ASM:
         source: tl.constexpr = (
@@ -48,47 +53,71 @@ def _signed_byte(word, magic, byte: tl.constexpr, ASM: tl.constexpr):  # type: i
 
 
 @triton.jit
-def _value(word, magic, byte: tl.constexpr, scale, offset, SIGNED: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    if SIGNED:
-        code = _signed_byte(word, magic, byte, ASM)
-    else:
-        code = _small_byte(word, magic, byte, ASM)
+def _value(word, magic, byte: tl.constexpr, scale, offset, SIGNED: tl.constexpr, ASM: tl.constexpr):
+    code = _signed_byte(word, magic, byte, ASM) if SIGNED else _small_byte(word, magic, byte, ASM)
     return code * scale + offset
 
 
 @triton.jit
-def _four_words(w0, w1, w2, w3, magic, byte: tl.constexpr, s0, s1, o0, o1, SIGNED: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _four_words(
+    w0,
+    w1,
+    w2,
+    w3,
+    magic,
+    byte: tl.constexpr,
+    s0,
+    s1,
+    o0,
+    o1,
+    SIGNED: tl.constexpr,
+    ASM: tl.constexpr,
+):
     """One byte of the four words of a group, [BN, BG] each → [BN, BG, 2, 2] in word order."""
-    first = tl.join(_value(w0, magic, byte, s0, o0, SIGNED, ASM), _value(w2, magic, byte, s1, o1, SIGNED, ASM))
-    second = tl.join(_value(w1, magic, byte, s0, o0, SIGNED, ASM), _value(w3, magic, byte, s1, o1, SIGNED, ASM))
+    first = tl.join(
+        _value(w0, magic, byte, s0, o0, SIGNED, ASM), _value(w2, magic, byte, s1, o1, SIGNED, ASM)
+    )
+    second = tl.join(
+        _value(w1, magic, byte, s0, o0, SIGNED, ASM), _value(w3, magic, byte, s1, o1, SIGNED, ASM)
+    )
     return tl.join(first, second)
 
 
 @triton.jit
-def _weights(  # type: ignore[no-untyped-def]
-    codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, rows, first_group, opaque,
+def _groups(first, num_groups: tl.constexpr, BG: tl.constexpr):
+    """BG groups from the first one on, none of them beyond the last."""
+    groups = first + tl.arange(0, BG)
+    if num_groups % BG != 0:
+        groups = tl.minimum(groups, num_groups - 1)
+    return groups
+
+
+@triton.jit
+def _next_groups(first, num_groups: tl.constexpr, BG: tl.constexpr):
+    """As `_groups`, where the first one may lie beyond the last."""
+    if num_groups % BG == 0:
+        return tl.minimum(first, num_groups - BG) + tl.arange(0, BG)
+    return tl.minimum(first + tl.arange(0, BG), num_groups - 1)
+
+
+@triton.jit
+def _weights(
+    codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, opaque,
     num_groups: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
     SIGNED: tl.constexpr, SCALE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """A tile of the matrix in float32, [BN, BG * 32] in column order."""
-    groups = first_group + tl.arange(0, BG)
-    if num_groups % BG != 0:
-        groups = tl.minimum(groups, num_groups - 1)
-    l0, l1, l2, l3, h0, h1, h2, h3 = load_codes(
-        codes_ptr, two_ptr, high_ptr, rows, groups, first_group,
-        num_groups, BN, BG, CODES, HIGH, TABLE, ASM,
-    )  # fmt: skip
-    s0, s1, o0, o1 = group_scales(
-        scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+    stored = load_codes(
+        codes_ptr, two_ptr, high_ptr, rows, groups, first_group, num_groups, BN, BG, CODES, HIGH
     )
+    l0, l1, l2, l3, h0, h1, h2, h3 = decode_codes(stored, CODES, HIGH, TABLE, ASM)
+    s0, s1, o0, o1 = decode_scales(scale, block, top, groups[None, :], SCALE)
     if SIGNED:
         # 0..255 instead of -128..127.
         l0, l1, l2, l3 = l0 ^ -2139062144, l1 ^ -2139062144, l2 ^ -2139062144, l3 ^ -2139062144
         h0, h1, h2, h3 = h0 ^ -2139062144, h1 ^ -2139062144, h2 ^ -2139062144, h3 ^ -2139062144
-        bias: tl.constexpr = 32768.0 + 128.0
-    else:
-        bias: tl.constexpr = 128.0 + ZERO
+    bias: tl.constexpr = 32768.0 + 128.0 if SIGNED else 128.0 + ZERO
     # In a register of its own, which the compiler cannot know to hold a constant: it would else
     # copy the constant for every use, since `prmt` takes only one.
     magic = ((tl.arange(0, BG) + opaque) >> 31)[None, :] | (0x47000000 if SIGNED else 0x43000000)
@@ -113,7 +142,7 @@ def _weights(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize_on_alignment=["two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"])
-def dequantise(  # type: ignore[no-untyped-def]
+def dequantise(
     out_ptr, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, first_row, num_rows,
     num_groups: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
@@ -123,10 +152,15 @@ def dequantise(  # type: ignore[no-untyped-def]
     row_index = tl.program_id(0) * BN + tl.arange(0, BN)
     first_group = tl.program_id(1) * BG
     rows = first_row + tl.minimum(row_index, num_rows - 1)
+    groups = _groups(first_group, num_groups, BG)
+    scale, block, top = load_scales(
+        scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+    )
     values = _weights(
-        codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, rows, first_group, num_rows,
+        codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, num_rows,
         num_groups, BN, BG, CODES, HIGH, ZERO, TABLE, SIGNED, SCALE, ASM,
     )  # fmt: skip
+    wait_for_inputs()
     columns = first_group * 32 + tl.arange(0, BG * 32)
     at = row_index[:, None] * (num_groups * 32) + columns[None, :]
     mask = (row_index[:, None] < num_rows) & (columns[None, :] < num_groups * 32)
@@ -134,7 +168,7 @@ def dequantise(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize_on_alignment=["two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"])
-def quant_tile_product(  # type: ignore[no-untyped-def]
+def quant_tile_product(
     x_ptr, y_ptr, residual_ptr, bias_ptr, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
     num_tokens, num_rows, x_stride, y_stride,
     num_groups: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
@@ -148,23 +182,36 @@ def quant_tile_product(  # type: ignore[no-untyped-def]
     share = tl.program_id(1)
     token_index = tl.program_id(2) * BM + tl.arange(0, BM)
     rows = tl.minimum(row_index, num_rows - 1)
-    tokens = tl.minimum(token_index, num_tokens - 1)
     total = tl.zeros((BM, BN), dtype=tl.float32)
+    groups = _groups(share * SPLIT_GROUPS, num_groups, BG)
+    scale, block, top = load_scales(
+        scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+    )
+    wait_for_inputs()
     for step in range(0, SPLIT_GROUPS, BG):
         first_group = share * SPLIT_GROUPS + step
+        # Scales are read a step ahead by hand: two bytes are too few for the asynchronous copies
+        # that the compiler reads the words with.
+        next_groups = _next_groups(first_group + BG, num_groups, BG)
+        next_scale, next_block, next_top = load_scales(
+            scales_ptr, blocks_ptr, rows[:, None], next_groups[None, :], num_groups, SCALE, BG
+        )
         values = _weights(
-            codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, rows, first_group, num_rows,
+            codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, num_rows,
             num_groups, BN, BG, CODES, HIGH, ZERO, TABLE, SIGNED, SCALE, ASM,
         ).to(x_ptr.dtype.element_ty)  # fmt: skip
         columns = first_group * 32 + tl.arange(0, BG * 32)
-        x_at = x_ptr + tokens[:, None] * x_stride + columns[None, :]
-        if num_groups % BG == 0 and SPLIT * SPLIT_GROUPS == num_groups:
-            x = tl.load(x_at)
+        x_at = x_ptr + token_index[:, None] * x_stride + columns[None, :]
+        # Rows that are not there are not read: all would be one row, and its memory a hot spot.
+        if num_groups % BG == 0 and num_groups == SPLIT * SPLIT_GROUPS:
+            x = tl.load(x_at, mask=token_index[:, None] < num_tokens, other=0.0)
         else:
-            x = tl.load(x_at, mask=columns[None, :] < num_groups * 32, other=0.0)
+            inside = columns[None, :] < num_groups * 32
+            x = tl.load(x_at, mask=(token_index[:, None] < num_tokens) & inside, other=0.0)
             # A scale read beyond the matrix may be infinite, and nothing times that is not 0.
             values = tl.where(columns[None, :] < num_groups * 32, values, 0.0)
         total = dot(x, tl.trans(values), total)
+        scale, block, top, groups = next_scale, next_block, next_top, next_groups
     y_at = token_index[:, None] * y_stride + row_index[None, :]
     mask = (token_index[:, None] < num_tokens) & (row_index[None, :] < num_rows)
     if SPLIT > 1:
@@ -179,12 +226,13 @@ def quant_tile_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def add_partials(  # type: ignore[no-untyped-def]
+def add_partials(
     partials_ptr, y_ptr, residual_ptr, bias_ptr, num_rows, y_stride, plane,
     SPLIT: tl.constexpr, BLOCK: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """y[t] = sum over the shares of partials[share, t] (+ bias) (+ residual[t]), in order."""
+    wait_for_inputs()
     token = tl.program_id(1).to(tl.int64)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = index < num_rows

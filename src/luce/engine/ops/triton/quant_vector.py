@@ -16,14 +16,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from luce.engine.ops.triton.quant_words import group_scales, load_codes
+from luce.engine.ops.triton.numeric import wait_for_inputs
+from luce.engine.ops.triton.quant_words import (
+    decode_codes,
+    decode_scales,
+    load_codes,
+    load_scales,
+)
 
 # 1.5 * 2^23: added to a float32 below 2^22 it leaves the nearest integer in the low bits.
 _TO_INTEGER = tl.constexpr(12582912.0)
 
+_DOT = tl.constexpr(
+    tuple(
+        f"dp2a.{half}.s32.{kind} $0, $1, $2, $3;"
+        for kind in ("u32", "s32")
+        for half in ("lo", "hi")
+    )
+)
+
 
 @triton.jit
-def _split4(t, SIZE: tl.constexpr, INNER: tl.constexpr):  # type: ignore[no-untyped-def]
+def _split4(t, SIZE: tl.constexpr, INNER: tl.constexpr):
     """[SIZE, INNER, 4] → its four [SIZE, INNER]."""
     even, odd = tl.split(tl.reshape(t, (SIZE, INNER, 2, 2)))
     first, third = tl.split(even)
@@ -32,7 +46,7 @@ def _split4(t, SIZE: tl.constexpr, INNER: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit
-def _quantise(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _quantise(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr):
     """BG groups of a row of x as 16-bit integers: packed [BG, 16], scales, sums of each half."""
     columns = tl.arange(0, 32)
     at = groups[:, None] * 32 + columns[None, :]
@@ -60,17 +74,10 @@ def _quantise(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: 
 
 
 @triton.jit
-def _dot2(pair, codes, total, HIGH: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _dot2(pair, codes, total, HIGH: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):
     """total + the two 16-bit halves of `pair` times bytes 0, 1 (or 2, 3) of `codes`."""
     if ASM:
-        if SIGNED:
-            source: tl.constexpr = (
-                "dp2a.hi.s32.s32 $0, $1, $2, $3;" if HIGH else "dp2a.lo.s32.s32 $0, $1, $2, $3;"
-            )
-        else:
-            source: tl.constexpr = (
-                "dp2a.hi.s32.u32 $0, $1, $2, $3;" if HIGH else "dp2a.lo.s32.u32 $0, $1, $2, $3;"
-            )
+        source: tl.constexpr = _DOT[SIGNED * 2 + HIGH]
         return tl.inline_asm_elementwise(
             source, "=r,r,r,r", [pair, codes, total], dtype=tl.int32, is_pure=True, pack=1
         )
@@ -85,7 +92,7 @@ def _dot2(pair, codes, total, HIGH: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.
 
 
 @triton.jit
-def _dot8(x, low, high, total, w: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _dot8(x, low, high, total, w: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):
     """total + the eight columns of word w times its codes."""
     total = _dot2(x[4 * w][None, :], low, total, False, SIGNED, ASM)
     total = _dot2(x[4 * w + 1][None, :], low, total, True, SIGNED, ASM)
@@ -94,7 +101,7 @@ def _dot8(x, low, high, total, w: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.co
 
 
 @triton.jit
-def _sixteen(packed, BG: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sixteen(packed, BG: tl.constexpr):
     """[BG, 16] → its sixteen [BG], as a tuple in order."""
     c0, c1, c2, c3 = _split4(packed, BG, 4)
     a0, a1, a2, a3 = _split_last(c0, BG)
@@ -105,7 +112,7 @@ def _sixteen(packed, BG: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _split_last(t, BG: tl.constexpr):  # type: ignore[no-untyped-def]
+def _split_last(t, BG: tl.constexpr):
     even, odd = tl.split(tl.reshape(t, (BG, 2, 2)))
     first, third = tl.split(even)
     second, fourth = tl.split(odd)
@@ -113,13 +120,14 @@ def _split_last(t, BG: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def quantise_rows(x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def quantise_rows(
+    x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr
+):
     """Rows of x as `quant_vector` wants them, int32 [T, 19, K/32]: words, scale, sums."""
+    wait_for_inputs()
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * BG + tl.arange(0, BG)
-    packed, scale, sum1, sum2 = _quantise(
-        x_ptr + row * x_stride, groups, num_groups, BG, TABLE
-    )
+    packed, scale, sum1, sum2 = _quantise(x_ptr + row * x_stride, groups, num_groups, BG, TABLE)
     out = out_ptr + row * (19 * num_groups) + groups
     mask = groups < num_groups
     words = tl.arange(0, 16)
@@ -130,45 +138,57 @@ def quantise_rows(x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.con
 
 
 @triton.jit
-def _quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):  # type: ignore[no-untyped-def]
+def _quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
     """BG groups of a row that `quantise_rows` made: sixteen words, scales, sums."""
     words = ()
     for word in tl.static_range(19):
         at = x_ptr + word * num_groups + groups
         if num_groups % BG == 0:
-            words = words + (tl.load(at),)
+            words = words + (tl.load(at),)  # type: ignore[assignment]  # noqa: RUF005
         else:
-            words = words + (tl.load(at, mask=groups < num_groups, other=0),)
+            word_values = tl.load(at, mask=groups < num_groups, other=0)
+            words = words + (word_values,)  # type: ignore[assignment]  # noqa: RUF005
     return words
 
 
-@triton.jit(do_not_specialize_on_alignment=["xq_ptr", "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"])
-def quant_vector(  # type: ignore[no-untyped-def]
-    x_ptr, xq_ptr, y_ptr, residual_ptr, bias_ptr, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
+@triton.jit(
+    do_not_specialize_on_alignment=["xq_ptr", "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"]
+)
+def quant_vector(
+    x_ptr, xq_ptr, y_ptr, residual_ptr, bias_ptr,
+    codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
     num_rows, x_stride, y_stride,
     num_groups: tl.constexpr, T: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
     SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
-    IS_QUANTISED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, ASM: tl.constexpr,
+    IS_QUANTISED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x."""
     first_row = tl.program_id(0) * BN
     row_index = first_row + tl.arange(0, BN)
     rows = tl.minimum(row_index, num_rows - 1)
     sums = ()
-    for t in tl.static_range(T):
-        sums = sums + (tl.zeros((BN, BG), dtype=tl.float32),)
+    nothing = tl.zeros((BN, BG), dtype=tl.float32)
+    for _ in tl.static_range(T):
+        sums = sums + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
     for first_group in range(0, num_groups, BG):
         group_index = first_group + tl.arange(0, BG)
         groups = group_index
         if num_groups % BG != 0:
             groups = tl.minimum(group_index, num_groups - 1)
-        l0, l1, l2, l3, h0, h1, h2, h3 = load_codes(
+        stored = load_codes(
             codes_ptr, two_ptr, high_ptr, rows, groups, first_group,
-            num_groups, BN, BG, CODES, HIGH, TABLE, ASM,
+            num_groups, BN, BG, CODES, HIGH,
         )  # fmt: skip
-        scale, scale2, offset, offset2 = group_scales(
+        raw, raw_block, raw_top = load_scales(
             scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+        )
+        # The first weights are on their way by now.
+        wait_for_inputs()
+        l0, l1, l2, l3, h0, h1, h2, h3 = decode_codes(stored, CODES, HIGH, TABLE, ASM)
+        scale, scale2, offset, offset2 = decode_scales(
+            raw, raw_block, raw_top, groups[None, :], SCALE
         )
         updated = ()
         for t in tl.static_range(T):
@@ -199,7 +219,8 @@ def quant_vector(  # type: ignore[no-untyped-def]
                 value = scale * part1.to(tl.float32)
                 if HAS_OFFSET:
                     value += offset * (sum1 + sum2).to(tl.float32)[None, :]
-            updated = updated + (sums[t] + value * x_scale[None, :],)
+            total = sums[t] + value * x_scale[None, :]
+            updated = updated + (total,)  # type: ignore[assignment]  # noqa: RUF005
         sums = updated
     for t in tl.static_range(T):
         y = tl.sum(sums[t], axis=1)

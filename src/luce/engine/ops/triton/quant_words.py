@@ -68,7 +68,7 @@ class FormatFlags:
 
 
 @triton.jit
-def table_value(code, TABLE: tl.constexpr):  # type: ignore[no-untyped-def]
+def table_value(code, TABLE: tl.constexpr):
     """What a table holds for a code, in plain arithmetic for where there is no byte permute."""
     if TABLE == 2:
         size = code & 7
@@ -96,7 +96,7 @@ def table_value(code, TABLE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def look_up(word, TABLE: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def look_up(word, TABLE: tl.constexpr, ASM: tl.constexpr):
     """Eight nibbles → two words of four signed bytes, of nibbles 0..3 and 4..7."""
     if ASM:
         source: tl.constexpr = IQ4_LOOKUP if TABLE == 1 else E2M1_LOOKUP
@@ -113,7 +113,17 @@ def look_up(word, TABLE: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-un
 
 
 @triton.jit
-def byte_words(word, word_high, bits_low, bits_high, w: tl.constexpr, CODES: tl.constexpr, HIGH: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def byte_words(
+    word,
+    word_high,
+    bits_low,
+    bits_high,
+    w: tl.constexpr,
+    CODES: tl.constexpr,
+    HIGH: tl.constexpr,
+    TABLE: tl.constexpr,
+    ASM: tl.constexpr,
+):
     """Word w of a group from its planes, as a low and a high byte word.
 
     `word` is of the main plane (with `word_high` of its second half row where it has one),
@@ -150,88 +160,93 @@ def byte_words(word, word_high, bits_low, bits_high, w: tl.constexpr, CODES: tl.
 
 
 @triton.jit
-def half_bits(word):  # type: ignore[no-untyped-def]
+def half_bits(word):
     """The float16 in the low half of an int32, in float32."""
     return word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def group_scales(
-    scales_ptr, blocks_ptr, rows, groups, num_groups, SCALE: tl.constexpr, GROUPS: tl.constexpr
-):  # type: ignore[no-untyped-def]
-    """S and B of both halves of groups: four float32 of rows x groups.
+def load_scales(
+    scales_ptr,
+    blocks_ptr,
+    rows,
+    groups,
+    num_groups: tl.constexpr,
+    SCALE: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """What is stored of the scales of rows x groups, for `decode_scales`.
 
-    `rows` [BN, 1] and `groups` [1, GROUPS] are indices. Pointers must come without alignment.
+    `rows` [BN, 1] and `groups` [1, GROUPS] are indices. Pointers must come without alignment:
+    then a thread reads the scales of the groups whose words it holds, one by one.
     """
-    at = rows * num_groups + groups
-    if SCALE == "half":
-        first = tl.load(scales_ptr + at).to(tl.float32)
-        second = first
-        offset = tl.zeros_like(first)
-        offset_second = offset
-    elif SCALE == "half_offset":
-        pair = tl.load(scales_ptr + at)
-        first = half_bits(pair)
-        second = first
-        offset = half_bits(pair >> 16)
-        offset_second = offset
-    elif SCALE == "power":
-        exponent = tl.load(scales_ptr + at).to(tl.int32)
-        bits = tl.where(exponent < 2, 0x00200000 << exponent, (exponent - 1) << 23)
-        first = bits.to(tl.float32, bitcast=True)
-        second = first
-        offset = tl.zeros_like(first)
-        offset_second = offset
-    else:
-        # Not contiguous, but said to be: lanes shall lie along a row, as for the words. Nothing
-        # is read wider for it, since the pointer is not known to be aligned.
-        block_index = tl.max_contiguous(groups // 8, [1, GROUPS])
-        block_at = rows * (num_groups // 8) + block_index
-        if SCALE == "byte_offset" or SCALE == "sixteen_offset":
-            pair = tl.load(blocks_ptr + block_at)
-            block = half_bits(pair)
-            block_min = -half_bits(pair >> 16)
-        else:
-            block = tl.load(blocks_ptr + block_at).to(tl.float32)
-            block_min = block
-        if SCALE == "byte_offset":
-            scale = tl.load(scales_ptr + at).to(tl.int32)
-            first = block * (scale & 255).to(tl.float32)
-            second = first
-            offset = block_min * ((scale >> 8) & 255).to(tl.float32)
-            offset_second = offset
-        elif SCALE == "byte":
-            first = block * tl.load(scales_ptr + at).to(tl.float32)
-            second = first
-            offset = tl.zeros_like(first)
-            offset_second = offset
-        elif SCALE == "sixteen":
-            scale = tl.load(scales_ptr + at).to(tl.int32)
-            first = block * ((scale << 24) >> 24).to(tl.float32)
-            second = block * (scale >> 8).to(tl.float32)
-            offset = tl.zeros_like(first)
-            offset_second = offset
-        elif SCALE == "sixteen_offset":
-            scale = tl.load(scales_ptr + at).to(tl.int32)
-            first = block * (scale & 15).to(tl.float32)
-            second = block * ((scale >> 8) & 15).to(tl.float32)
-            offset = block_min * ((scale >> 4) & 15).to(tl.float32)
-            offset_second = block_min * ((scale >> 12) & 15).to(tl.float32)
-        else:
-            row_bytes = num_groups + num_groups // 2
-            low = tl.load(scales_ptr + rows * row_bytes + groups).to(tl.int32)
-            top_index = tl.max_contiguous(groups // 2, [1, GROUPS])
-            top_at = rows * row_bytes + num_groups + top_index
-            top = tl.load(scales_ptr + top_at).to(tl.int32) >> ((groups & 1) * 4)
-            first = block * (((low & 15) | ((top & 3) << 4)) - 32).to(tl.float32)
-            second = block * ((low >> 4) | ((top & 12) << 2)) - 32 * block
-            offset = tl.zeros_like(first)
-            offset_second = offset
-    return first, second, offset, offset_second
+    # Not contiguous, but said to be: lanes shall lie along a row, as for the words. Nothing is
+    # read wider for it, since the pointers are not known to be aligned.
+    eighths = tl.max_contiguous(groups // 8, [1, GROUPS])
+    if SCALE == "half" or SCALE == "half_offset" or SCALE == "power":
+        scale = tl.load(scales_ptr + rows * num_groups + groups)
+        return scale, scale, scale
+    block = tl.load(blocks_ptr + rows * (num_groups // 8) + eighths)
+    if SCALE == "sixteen_six":
+        row = rows * (num_groups + num_groups // 2)
+        scale = tl.load(scales_ptr + row + groups)
+        halves = tl.max_contiguous(groups // 2, [1, GROUPS])
+        return scale, block, tl.load(scales_ptr + row + num_groups + halves)
+    scale = tl.load(scales_ptr + rows * num_groups + groups)
+    return scale, block, scale
 
 
 @triton.jit
-def load_words(codes_ptr, rows, first_group, row_words, num_groups: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def decode_scales(scale, block, top, groups, SCALE: tl.constexpr):
+    """S of both halves of groups, then B of both, in float32."""
+    nothing = tl.zeros(scale.shape, dtype=tl.float32)
+    if SCALE == "half":
+        first = scale.to(tl.float32)
+        return first, first, nothing, nothing
+    if SCALE == "half_offset":
+        first = half_bits(scale)
+        offset = half_bits(scale >> 16)
+        return first, first, offset, offset
+    if SCALE == "power":
+        exponent = scale.to(tl.int32)
+        bits = tl.where(exponent < 2, 0x00200000 << exponent, (exponent - 1) << 23)
+        first = bits.to(tl.float32, bitcast=True)
+        return first, first, nothing, nothing
+    bytes_ = scale.to(tl.int32)
+    if SCALE == "byte":
+        first = block.to(tl.float32) * bytes_.to(tl.float32)
+        return first, first, nothing, nothing
+    if SCALE == "byte_offset":
+        first = half_bits(block) * (bytes_ & 255).to(tl.float32)
+        offset = -half_bits(block >> 16) * ((bytes_ >> 8) & 255).to(tl.float32)
+        return first, first, offset, offset
+    if SCALE == "sixteen":
+        first = block.to(tl.float32) * ((bytes_ << 24) >> 24).to(tl.float32)
+        second = block.to(tl.float32) * (bytes_ >> 8).to(tl.float32)
+        return first, second, nothing, nothing
+    if SCALE == "sixteen_offset":
+        first = half_bits(block) * (bytes_ & 15).to(tl.float32)
+        second = half_bits(block) * ((bytes_ >> 8) & 15).to(tl.float32)
+        minimum = -half_bits(block >> 16)
+        offset = minimum * ((bytes_ >> 4) & 15).to(tl.float32)
+        return first, second, offset, minimum * ((bytes_ >> 12) & 15).to(tl.float32)
+    tops = top.to(tl.int32) >> ((groups & 1) * 4)
+    first_code = ((bytes_ & 15) | ((tops & 3) << 4)) - 32
+    second_code = ((bytes_ >> 4) | ((tops & 12) << 2)) - 32
+    first = block.to(tl.float32) * first_code.to(tl.float32)
+    return first, block.to(tl.float32) * second_code.to(tl.float32), nothing, nothing
+
+
+@triton.jit
+def load_words(
+    codes_ptr,
+    rows,
+    first_group,
+    row_words,
+    num_groups: tl.constexpr,
+    BN: tl.constexpr,
+    BG: tl.constexpr,
+):
     """The four words of each group: [BN, BG] each, read 16 bytes at a time."""
     columns = first_group * 4 + tl.arange(0, BG * 4)
     at = codes_ptr + rows[:, None] * row_words + columns[None, :]
@@ -246,12 +261,12 @@ def load_words(codes_ptr, rows, first_group, row_words, num_groups: tl.constexpr
 
 
 @triton.jit
-def load_codes(  # type: ignore[no-untyped-def]
+def load_codes(
     codes_ptr, two_ptr, high_ptr, rows, groups, first_group,
     num_groups: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
-    CODES: tl.constexpr, HIGH: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr,
+    CODES: tl.constexpr, HIGH: tl.constexpr,
 ):  # fmt: skip
-    """The byte words of a tile of groups: the four low ones, then the four high ones."""
+    """What is stored of the codes of a tile of groups, for `decode_codes`."""
     group_words: tl.constexpr = 4 * num_groups
     at = rows[:, None] * num_groups + groups[None, :]
     two_at = rows[:, None] * (2 * num_groups) + groups[None, :]
@@ -276,6 +291,15 @@ def load_codes(  # type: ignore[no-untyped-def]
     if HIGH == 2:
         bits_low = tl.load(high_ptr + two_at)
         bits_high = tl.load(high_ptr + two_at + num_groups)
+    return w0, w1, w2, w3, v0, v1, v2, v3, bits_low, bits_high
+
+
+@triton.jit
+def decode_codes(
+    stored, CODES: tl.constexpr, HIGH: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr
+):  # fmt: skip
+    """The byte words of what `load_codes` read: the four low ones, then the four high ones."""
+    w0, w1, w2, w3, v0, v1, v2, v3, bits_low, bits_high = stored
     l0, h0 = byte_words(w0, v0, bits_low, bits_high, 0, CODES, HIGH, TABLE, ASM)
     l1, h1 = byte_words(w1, v1, bits_low, bits_high, 1, CODES, HIGH, TABLE, ASM)
     l2, h2 = byte_words(w2, v2, bits_low, bits_high, 2, CODES, HIGH, TABLE, ASM)

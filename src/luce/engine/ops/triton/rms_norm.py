@@ -6,11 +6,12 @@ import torch
 import triton
 import triton.language as tl
 
-from luce.engine.ops.triton.numeric import power_of_two
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 
 @triton.jit
 def _norm_kernel(x, weight, out, x_stride, size, eps, BLOCK: tl.constexpr):
+    wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, BLOCK)
     inside = index < size
@@ -28,5 +29,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     out = torch.empty(tokens, size, dtype=x.dtype, device=x.device)
     block = power_of_two(size)
     warps = min(16, max(1, block // 512))
-    _norm_kernel[(tokens,)](x, weight, out, x.stride(0), size, eps, BLOCK=block, num_warps=warps)
+    _norm_kernel[(tokens,)](
+        x, weight, out, x.stride(0), size, eps, BLOCK=block, num_warps=warps, **LAUNCH
+    )
     return out

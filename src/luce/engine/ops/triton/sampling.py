@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from luce.engine.ops.triton.numeric import power_of_two
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 MAX_BIAS = 1024
 """Most logit biases of a row that the kernels hold."""
@@ -59,6 +59,7 @@ def _adjust_kernel(
     BIAS: tl.constexpr,
 ):
     """Program (lane): penalties on the distinct tokens of the window, then the biases."""
+    wait_for_inputs()
     lane = tl.program_id(0).to(tl.int64)
     row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
     size = min(tl.load(ints + row * 5 + 1), position + 1)
@@ -96,6 +97,7 @@ def _adjust_kernel(
 @triton.jit
 def _best_kernel(logits, values, indices, vocab_size, PART: tl.constexpr):
     """Program (part, lane): largest logit of a part and its first place; +inf for not a number."""
+    wait_for_inputs()
     part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     index = part * PART + tl.arange(0, PART)
     x = tl.load(logits + lane * vocab_size + index, mask=index < vocab_size, other=float("-inf"))
@@ -233,6 +235,7 @@ def _choose_kernel(
     BLOCK: tl.constexpr,
 ):
     """Program (lane): the token, and its place in the row's history."""
+    wait_for_inputs()
     lane = tl.program_id(0).to(tl.int64)
     row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
     part = tl.arange(0, PARTS)
@@ -283,6 +286,7 @@ class DeviceSampler:
             WINDOW=_WINDOW,
             BIAS=128,
             num_warps=4,
+            **LAUNCH,
         )
 
     def choose(self, logits: torch.Tensor, lanes: torch.Tensor) -> torch.Tensor:
@@ -301,7 +305,7 @@ class DeviceSampler:
         values = torch.empty(num_lanes, parts, dtype=torch.float32, device=logits.device)
         indices = torch.empty(num_lanes, parts, dtype=torch.int32, device=logits.device)
         _best_kernel[(parts, num_lanes)](
-            logits, values, indices, vocab_size, PART=_PART, num_warps=8
+            logits, values, indices, vocab_size, PART=_PART, num_warps=8, **LAUNCH
         )
         out = torch.empty(num_lanes, dtype=torch.int32, device=logits.device)
         _choose_kernel[(num_lanes,)](
@@ -319,5 +323,6 @@ class DeviceSampler:
             PARTS=power_of_two(parts),
             BLOCK=_BLOCK,
             num_warps=8,
+            **LAUNCH,
         )
         return out

@@ -21,7 +21,7 @@ def device() -> torch.device:
 
 
 def _read_scalars_of_one_element() -> None:
-    """Triton 3.6's interpreter turns arrays of one element into numbers, which numpy 2.4 refuses."""
+    """Triton 3.6's interpreter makes numbers of arrays of one element, which numpy 2.4 refuses."""
     from triton.runtime import interpreter
 
     original = interpreter._patch_lang_tensor

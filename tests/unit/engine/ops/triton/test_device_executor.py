@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from luce.engine import engine as module
 from luce.engine.device_executor import padded_sizes
 from luce.engine.engine import Engine
 from luce.engine.ops import select
@@ -41,11 +42,16 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
         return [select.Candidate(select.TRITON, make(), lambda _: None)]
 
     monkeypatch.setattr(select, "_on_gpu", on_gpu)
+    # There is no device memory to measure.
+    monkeypatch.setattr(module, "_fitted", lambda blueprint, *_: blueprint.sizing)
 
 
 def generate(engine: Engine, sampling: SamplingParams, chunk: int, count: int) -> list[list[int]]:
     """Three prompts of unlike length that arrive one step after the other."""
-    prompts = [[(7 * i + 3 * row) % 200 + 5 for i in range(length)] for row, length in enumerate((11, 3, 9))]  # fmt: skip
+    prompts = [
+        [(7 * i + 3 * row) % 200 + 5 for i in range(length)]
+        for row, length in enumerate((11, 3, 9))
+    ]
     outputs: list[list[int]] = [[], [], []]
     done = [0, 0, 0]
     for step in range(1, count + 4):

@@ -6,13 +6,17 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 from luce.engine.ops.ref import pointwise as ref
+from luce.engine.ops.ref.linear import PlainLinear
+from luce.engine.ops.ref.projection import StepwiseGatedProduct, StepwiseProduct
 from luce.engine.ops.ref.qkv import StepwisePlaceQkv
 from luce.engine.ops.triton.gated_mlp import silu_and_mul
 from luce.engine.ops.triton.lanes import begin_decode
 from luce.engine.ops.triton.linear import FEW_ROWS, DeviceLinear
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
+from luce.engine.ops.triton.projection import FusedProduct
 from luce.engine.ops.triton.rms_norm import rms_norm
 
 DTYPES = [torch.float32, torch.float16]
@@ -79,7 +83,7 @@ def test_place_qkv(
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, 3, FEW_ROWS, FEW_ROWS + 1])
 def test_linear(device: torch.device, dtype: torch.dtype, has_bias: bool, rows: int) -> None:
-    weight, x, residual = noise(70, 1100), noise(rows, 1100, seed=1), noise(rows, 70, seed=2)
+    weight, x, residual = noise(70, 4200), noise(rows, 4200, seed=1), noise(rows, 70, seed=2)
     bias = noise(70, seed=3) if has_bias else None
     weight, x, residual = (each.to(device, dtype) for each in (weight, x, residual))
     if bias is not None:
@@ -91,6 +95,35 @@ def test_linear(device: torch.device, dtype: torch.dtype, has_bias: bool, rows: 
     assert error(added, expected + residual.double()) < TOLERANCE[dtype]
     assert linear.holds(weight)
     assert linear.nbytes == weight.nbytes + (bias.nbytes if bias is not None else 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [576, 1024])
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, FEW_ROWS + 1])
+def test_normed_product(
+    device: torch.device, dtype: torch.dtype, size: int, gated: bool, rows: int
+) -> None:
+    weight, x = (noise(12, size) * size**-0.5).to(device, dtype), noise(rows, size, seed=1)
+    x, norm = x.to(device, dtype), NormWeight(noise(size, seed=2).to(device, dtype), 1e-5)
+    stepwise = (
+        StepwiseGatedProduct(ref.rms_norm, ref.silu_and_mul)
+        if gated
+        else StepwiseProduct(ref.rms_norm)
+    )
+    wide_norm = NormWeight(norm.weight.double(), norm.eps)
+    expected = stepwise(x.double(), wide_norm, PlainLinear(weight.double(), None))
+    found = FusedProduct(stepwise, gated)(x, norm, DeviceLinear(weight, None))
+    assert found.shape == expected.shape
+    assert error(found, expected) < 2 * TOLERANCE[dtype]
+
+
+def test_other_weights_take_single_operations(device: torch.device) -> None:
+    plain = PlainLinear(noise(8, 16).to(device), None)
+    stepwise, norm = StepwiseProduct(ref.rms_norm), NormWeight(noise(16, seed=2).to(device), 1e-5)
+    x = noise(1, 16, seed=1).to(device)
+    found = FusedProduct(stepwise, gated=False)(x, norm, plain)
+    assert torch.equal(found, stepwise(x, norm, plain))
 
 
 def test_begin_decode(device: torch.device) -> None:

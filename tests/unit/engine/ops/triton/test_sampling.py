@@ -46,7 +46,9 @@ PARAMS = {
 def start_of(row: int, params: SamplingParams, length: int) -> RowStart:
     generator = torch.Generator().manual_seed(row)
     history = torch.randint(0, 60, (length,), generator=generator).tolist()
-    return RowStart(row, params, seed=0xFEDCBA9876543210 + row, history=tuple(history), num_prompt_tokens=length)  # fmt: skip
+    return RowStart(
+        row, params, seed=0xFEDCBA9876543210 + row, history=tuple(history), num_prompt_tokens=length
+    )
 
 
 def logits_of(rows: int, seed: int) -> torch.Tensor:
@@ -121,7 +123,7 @@ def test_draws_follow_the_random_number(device: torch.device) -> None:
 
 
 def test_more_biases_than_the_kernels_hold_are_kept_apart(device: torch.device) -> None:
-    many = SamplingParams(max_tokens=9, logit_bias={each: 1.0 for each in range(MAX_BIAS + 1)})
+    many = SamplingParams(max_tokens=9, logit_bias=dict.fromkeys(range(MAX_BIAS + 1), 1.0))
     rows = DeviceRows(2, MAX_CTX, 16, VOCAB, device)
     rows.start([start_of(0, many, 5), start_of(1, PARAMS["bias"], 5)])
     assert rows.has_long_bias([0, 1])

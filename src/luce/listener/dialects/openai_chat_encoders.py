@@ -1,0 +1,167 @@
+"""Answers of OpenAI's chat completions: events in, chunks or one body out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import msgspec
+
+from luce.errors import InternalError
+from luce.listener.dialects import openai_wire as wire
+from luce.listener.dialects.openai_answer import DONE, AnswerHead, StreamEnd, UsageTotal, frame
+from luce.listener.dialects.openai_errors import error_body
+from luce.text.call import GenerationCall
+from luce.text.events import (
+    Failed,
+    Finished,
+    GenEvent,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+
+
+class ChatStreamEncoder:
+    """Role, what the choice says, finish reason; then usage if asked for, and `[DONE]`.
+
+    Clients join strings that come twice, so the role and the name and id of a call come once.
+    """
+
+    def __init__(self, call: GenerationCall, head: AnswerHead) -> None:
+        self._head = head
+        self._end = StreamEnd(call, head, "chat.completion.chunk")
+        self._encoder = msgspec.json.Encoder()
+        self._has_content: set[int] = set()
+
+    def encode(self, event: GenEvent, choice: int = 0) -> bytes:
+        """Bytes of one event of one choice; see `StreamEncoder.encode`."""
+        if isinstance(event, TextDelta):
+            self._has_content.add(choice)
+            return self._chunk(choice, wire.Delta(content=event.text))
+        if isinstance(event, ReasoningDelta):
+            text = event.text
+            return self._chunk(choice, wire.Delta(reasoning_content=text, reasoning=text))
+        if isinstance(event, ToolCallStarted | ToolCallDelta):
+            self._has_content.add(choice)
+            return self._chunk(choice, wire.Delta(tool_calls=[_call_delta(event)]))
+        if isinstance(event, Started):
+            self._head.model = event.model
+            return self._chunk(choice, wire.Delta(role="assistant"))
+        if isinstance(event, Finished):
+            return self._finish(choice, event)
+        if isinstance(event, Failed):
+            return frame(error_body(event.error)) + DONE
+        assert_never(event)
+
+    def _finish(self, choice: int, event: Finished) -> bytes:
+        frames = b""
+        if choice not in self._has_content:
+            # A whole answer's content is null only beside calls; clients should get the same.
+            frames = self._chunk(choice, wire.Delta(content=""))
+        frames += self._chunk(choice, wire.Delta(), event.reason)
+        return frames + self._end.finish(event.usage, choice)
+
+    def _chunk(self, choice: int, delta: wire.Delta, finish_reason: str | None = None) -> bytes:
+        chunk = wire.Chunk(
+            id=self._head.id,
+            created=self._head.created,
+            model=self._head.model,
+            choices=[wire.ChunkChoice(index=choice, delta=delta, finish_reason=finish_reason)],
+        )
+        return frame(self._encoder.encode(chunk))
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call as far as it is known."""
+
+    call_id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+    def wire(self) -> wire.AnswerCall:
+        function = wire.CalledFunction(self.name, "".join(self.arguments))
+        return wire.AnswerCall(id=self.call_id, function=function)
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice as far as it is known."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    finish_reason: str = ""
+
+    def message(self) -> wire.AnswerMessage:
+        text: str | None = "".join(self.texts)
+        message = wire.AnswerMessage(content=None if self.calls and not text else text)
+        if self.reasoning:
+            message.reasoning_content = message.reasoning = "".join(self.reasoning)
+        if self.calls:
+            message.tool_calls = [call.wire() for call in self.calls]
+        return message
+
+
+class ChatBodyEncoder:
+    """Collects a generation, or one for each choice, into one `chat.completion`."""
+
+    def __init__(self, call: GenerationCall, head: AnswerHead) -> None:
+        self._head = head
+        self._usage = UsageTotal(call)
+        self._choices = [_Choice() for _ in range(call.num_choices)]
+
+    def add(self, event: GenEvent, choice: int = 0) -> None:
+        """Take the next event of one choice; see `BodyEncoder.add`."""
+        into = self._choices[choice]
+        if isinstance(event, TextDelta):
+            into.texts.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            into.reasoning.append(event.text)
+        elif isinstance(event, ToolCallStarted):
+            into.calls.append(_Call(event.call_id, event.name))
+        elif isinstance(event, ToolCallDelta):
+            into.calls[event.index].arguments.append(event.arguments)
+        elif isinstance(event, Started):
+            self._head.model = event.model
+        elif isinstance(event, Finished):
+            into.finish_reason = event.reason
+            self._usage.add(event.usage, choice)
+        elif isinstance(event, Failed):
+            raise event.error
+        else:
+            assert_never(event)
+
+    def body(self) -> bytes:
+        """The answer; see `BodyEncoder.body`."""
+        if not self._usage.is_complete:
+            raise InternalError("The generation ended without an end.")
+        choices = [
+            wire.AnswerChoice(
+                index=index, message=choice.message(), finish_reason=choice.finish_reason
+            )
+            for index, choice in enumerate(self._choices)
+        ]
+        answer = wire.Answer(
+            id=self._head.id,
+            created=self._head.created,
+            model=self._head.model,
+            choices=choices,
+            usage=self._usage.wire(),
+        )
+        return msgspec.json.encode(answer)
+
+
+def _call_delta(event: ToolCallStarted | ToolCallDelta) -> wire.CallDelta:
+    if isinstance(event, ToolCallDelta):
+        function = wire.CalledFunction(arguments=event.arguments)
+        return wire.CallDelta(index=event.index, function=function)
+    return wire.CallDelta(
+        index=event.index,
+        id=event.call_id,
+        type="function",
+        function=wire.CalledFunction(event.name, ""),
+    )

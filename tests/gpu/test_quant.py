@@ -1,0 +1,97 @@
+"""Quantised products on a GPU: every type and class at odd sizes, unwritten memory poisoned."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from luce.engine.ops.ref.quant_matmul import decode  # noqa: E402
+from luce.engine.ops.triton.quant_linear import DEFAULT_TILINGS, TritonQuantLinear  # noqa: E402
+from luce.engine.quant_formats import QUANT_FORMATS  # noqa: E402
+from luce.engine.quant_planes import QuantPlanes, repack  # noqa: E402
+from luce.testing.quant_blocks import random_blocks  # noqa: E402
+
+TYPES = sorted(QUANT_FORMATS)
+FEW = max(DEFAULT_TILINGS.vector)
+SOME = max(DEFAULT_TILINGS.tile)
+# Activations and results are bfloat16; the products are not worse than that beyond a few rows.
+TOLERANCE = 3.5e-3
+
+
+def made(type_name: str, rows: int, columns: int, seed: int = 0) -> QuantPlanes:
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    raw = random_blocks(type_name, rows, columns, generator)
+    return repack(type_name, raw, rows, columns)
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(*shape, generator=generator, device="cuda", dtype=dtype)
+
+
+def error(found: torch.Tensor, x: torch.Tensor, planes: QuantPlanes) -> float:
+    expected = x.double() @ decode(planes).double().T
+    return ((found.double() - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("rows", [1, 3, FEW + 1, 64, SOME + 1])
+@pytest.mark.parametrize("type_name", TYPES)
+def test_products(type_name: str, rows: int) -> None:
+    columns = 5 * QUANT_FORMATS[type_name].column_multiple
+    planes = made(type_name, 333, columns)
+    x = noise(rows, columns)
+    linear = TritonQuantLinear([planes], None)
+    residual = torch.full((rows, 333), float("nan"), device="cuda", dtype=torch.bfloat16)
+    found = linear(x)
+    assert error(found, x, planes) < TOLERANCE
+    assert linear.add_to(residual, x).isnan().all()
+    added = linear.add_to(torch.zeros_like(found), x)
+    torch.testing.assert_close(added, found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("type_name", ["Q4_K", "Q6_K", "Q8_0", "IQ4_XS"])
+def test_vector_products_are_finer_than_bfloat16(type_name: str) -> None:
+    planes = made(type_name, 512, 4096)
+    x = noise(3, 4096, dtype=torch.float32)
+    assert error(TritonQuantLinear([planes], None)(x), x, planes) < 1e-4
+
+
+def test_few_rows_give_the_same_bits_whatever_their_number() -> None:
+    planes = made("Q4_K", 640, 4096)
+    linear = TritonQuantLinear([planes], None)
+    x = noise(FEW, 4096)
+    together = linear(x)
+    for count in range(1, FEW):
+        assert torch.equal(linear(x[:count]), together[:count])
+
+
+@pytest.mark.parametrize("rows", [FEW + 1, 64])
+def test_a_row_does_not_depend_on_the_others(rows: int) -> None:
+    linear = TritonQuantLinear([made("Q5_K", 640, 4096)], None)
+    x = noise(rows, 4096)
+    others = torch.cat([x[:1], 50 * noise(rows - 1, 4096, seed=7)])
+    assert torch.equal(linear(x)[0], linear(others)[0])
+
+
+@pytest.mark.parametrize("rows", [1, FEW, 64])
+def test_the_same_bits_every_time(rows: int) -> None:
+    linear = TritonQuantLinear([made("Q4_K", 4096, 4096)], None)
+    x = noise(rows, 4096)
+    first = linear(x)
+    assert all(torch.equal(linear(x), first) for _ in range(20))
+
+
+@pytest.mark.parametrize("rows", [1, 16, 300])
+def test_replayed_as_a_graph(rows: int) -> None:
+    parts = [made("Q4_K", 512, 1024), made("Q6_K", 128, 1024, seed=5)]
+    linear = TritonQuantLinear(parts, noise(640))
+    x = noise(rows, 1024)
+    eager = linear(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = linear(x)
+    captured.fill_(float("nan"))
+    graph.replay()
+    assert torch.equal(captured, eager)
