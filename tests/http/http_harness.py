@@ -102,7 +102,7 @@ class ByteText:
     tokenizer: ByteVocabulary = field(default_factory=ByteVocabulary)
     add_bos_id: int | None = None
 
-    def prepare(self, call: GenerationCall) -> BytePrompt:
+    def prepare(self, call: GenerationCall, limit: int | None = None) -> BytePrompt:
         self.num_prepared += 1
         text = self.prefix + "".join(message.content or "" for message in call.messages)
         if "refuse me" in text:

@@ -143,7 +143,7 @@ async def test_a_failure_in_mid_stream_is_an_event() -> None:
 
 async def test_a_bug_of_ours_is_told_in_anthropics_shape() -> None:
     class Broken(ByteText):
-        def prepare(self, call: object) -> Any:
+        def prepare(self, call: object, limit: int | None = None) -> Any:
             raise ZeroDivisionError
 
     async with Harness(texts=(Broken(),)) as server:

@@ -58,7 +58,7 @@ class Letters:
     context_length = 128
     generation_defaults: dict[str, float] = {}  # noqa: RUF012 - the protocol has it as an attribute
 
-    def prepare(self, call: GenerationCall) -> LetterPrompt:
+    def prepare(self, call: GenerationCall, limit: int | None = None) -> LetterPrompt:
         return LetterPrompt(pack_prompt((call.messages[0].content or "").encode()))
 
     def pipeline(

@@ -167,10 +167,13 @@ class _Admission:
             self._give_up(name, ModelLoading(f"Model {name} is loading."), "not ready")
             return
         loop = asyncio.get_running_loop()
-        prompt = await loop.run_in_executor(self._admissions.executor, text.prepare, self._call)
         try:
+            prompt = await loop.run_in_executor(
+                self._admissions.executor, text.prepare, self._call, limits.max_seq_tokens
+            )
             check_fits(name, prompt, limits)
         except ContextLengthExceeded as error:
+            error.param = self._prompt_field
             self._give_up(name, error, "too long")
             return
         sampling = sampling_params(
@@ -187,6 +190,10 @@ class _Admission:
         else:
             self._note(name, "too small")
             self._router.fits(self._ticket, name, only=limits.max_seq_tokens)
+
+    @property
+    def _prompt_field(self) -> str:
+        return "prompt" if self._call.raw_prompts else "messages"
 
     async def _submit(self, reservation: Reservation) -> Admitted | None:
         """Offer the request to the reserved model; None = look for another."""
@@ -223,7 +230,8 @@ class _Admission:
             raise refusal.error or InternalError(f"Model {name} could not take the request.")
         if refusal.reason == "never_fits":
             error = ContextLengthExceeded(
-                refusal.detail or f"Model {name} can never hold this request.", param="messages"
+                refusal.detail or f"Model {name} can never hold this request.",
+                param=self._prompt_field,
             )
             self._give_up(name, error, "too long")
         elif refusal.reason == "draining":

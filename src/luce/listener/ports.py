@@ -75,8 +75,12 @@ class Text(Protocol[PromptT]):
     def add_bos_id(self) -> int | None:
         """The token prompts begin with, if they do."""
 
-    def prepare(self, call: GenerationCall) -> PromptT:
-        """Render and tokenise; called in a thread."""
+    def prepare(self, call: GenerationCall, limit: int | None = None) -> PromptT:
+        """Render and tokenise; called in a thread.
+
+        Raises:
+            ContextLengthExceeded: a prompt of far more than `limit` tokens.
+        """
 
     def pipeline(self, prepared: PromptT, prompt_tokens: int, cached_tokens: int = 0) -> Output:
         """A fresh way to events."""

@@ -32,8 +32,7 @@ def check_fits(model: str, prompt: Prompt, limits: Limits) -> None:
     if prompt.num_tokens + 1 > limits.max_seq_tokens:
         raise ContextLengthExceeded(
             f"The prompt has {prompt.num_tokens} tokens; model {model} holds at most "
-            f"{limits.max_seq_tokens}, prompt and output together. Shorten the messages.",
-            param="messages",
+            f"{limits.max_seq_tokens}, prompt and output together. Shorten it."
         )
 
 

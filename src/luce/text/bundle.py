@@ -151,21 +151,28 @@ class TextBundle:
             tool_syntax=_tool_syntax(traits, source, meta.architecture),
         )
 
-    def prepare(self, call: GenerationCall) -> PreparedPrompt:
+    def prepare(self, call: GenerationCall, limit: int | None = None) -> PreparedPrompt:
         """Render and tokenise a request. Takes milliseconds of CPU; call it from a thread.
 
+        Args:
+            call: the request.
+            limit: a prompt of more tokens is not wanted; much longer ones are refused without
+                being tokenised to their end.
+
         Raises:
+            ContextLengthExceeded: more than `limit` tokens for certain. A prompt that is only
+                a little longer may still be returned.
             TemplateError: the template refuses the messages, or renders nothing.
             InvalidRequest: the messages are not valid Unicode or nested too deeply, the tool
                 choice names no tool, or a raw prompt is empty or has unknown tokens.
         """
         if call.raw_prompts:
-            return self._prepare_raw(call, call.raw_prompts[0])
+            return self._prepare_raw(call, call.raw_prompts[0], limit)
         try:
             rendered, sentinel = self._render(call)
         except RecursionError as error:
             raise InvalidRequest("the messages or tools are nested too deeply") from error
-        ids = self._with_bos(self.tokenizer.encode_with_specials(rendered, sentinel))
+        ids = self._with_bos(self.tokenizer.encode_with_specials(rendered, sentinel, limit))
         if not ids:
             raise TemplateError("the chat template renders these messages to an empty prompt")
         channels = self.channels if call.reasoning is not None else None
@@ -205,10 +212,12 @@ class TextBundle:
             form=AnswerForm(channels, prepared.in_reasoning, tools),
         )
 
-    def _prepare_raw(self, call: GenerationCall, prompt: RawPrompt) -> PreparedPrompt:
+    def _prepare_raw(
+        self, call: GenerationCall, prompt: RawPrompt, limit: int | None
+    ) -> PreparedPrompt:
         """Token ids are taken as they are; a text gets the begin token it does not have yet."""
         if isinstance(prompt, str):
-            ids = self._with_bos(self.tokenizer.encode_with_specials(prompt))
+            ids = self._with_bos(self.tokenizer.encode_with_specials(prompt, limit=limit))
         else:
             ids = list(prompt)
             unknown = next((i for i in ids if not 0 <= i < self.vocab_size), None)

@@ -9,14 +9,22 @@ are text the vocabulary always takes whole; both ways of encoding match them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import tokenizers
 
-from luce.errors import InvalidRequest
+from luce.errors import ContextLengthExceeded, InvalidRequest
 from luce.text.markup_pattern import markup_pattern
 from luce.text.spelling import Spelling, piece_bytes
+
+PORTION_CHARACTERS = 1 << 16
+"""Encoding a portion takes some 30 ms and 10 MB."""
+
+WORD_BORDER = re.compile(r"(?<=[^\W_]) (?=[^\W_])")
+
+_MAX_COMPOSITION = 4
+"""Characters that a normal form may make one of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,7 @@ class Tokenizer:
         self._spelling = parts.spelling
         self._literal_ids = parts.literal_ids
         self._markup = _Markup.of(parts.control)
+        self._longest_token = max(map(len, parts.backend.get_vocab()), default=1)
         self.vocab_size = parts.vocab_size
         self.leading_space = parts.leading_space
         self.special_ids = frozenset(self._markup.by_id)
@@ -109,16 +118,21 @@ class Tokenizer:
         """
         return self._encode(self._backend, text)
 
-    def encode_with_specials(self, rendered: str, sentinel: str = "") -> list[int]:
+    def encode_with_specials(
+        self, rendered: str, sentinel: str = "", limit: int | None = None
+    ) -> list[int]:
         """Encode a chat template's output: control token texts in it become their tokens.
 
         Args:
             rendered: the template's output.
             sentinel: a character that `MarkupGuard` put into user text to break control token
                 texts; it is taken out again before the text is encoded.
+            limit: more tokens than this are not wanted. A body of 64 MiB would take half a
+                minute and gigabytes to encode, only to be refused.
 
         Raises:
             InvalidRequest: the text holds half of a surrogate pair.
+            ContextLengthExceeded: more than `limit` tokens; says how many there are at least.
         """
         ids: list[int] = []
         by_text = self._markup.by_text
@@ -134,9 +148,32 @@ class Tokenizer:
                 piece = piece.rstrip()
             if sentinel:
                 piece = piece.replace(sentinel, "")
-            at_start = index == 0
-            ids += self._encode(self._backend if at_start else self._after_markup, piece)
+            backend = self._after_markup if index else self._backend
+            for portion in self._portions(piece, limit):
+                ids += self._encode(backend, portion)
+                if limit is not None and len(ids) > limit:
+                    raise _too_long(len(ids), limit)
         return ids
+
+    def _portions(self, text: str, limit: int | None) -> Iterator[str]:
+        """The text, cut where a word begins, so that encoding can end at the limit.
+
+        No token of a byte-level vocabulary reaches over such a place, so the tokens are the
+        same; SentencePiece would add a space to each portion, and is not cut.
+        """
+        if limit is None or len(text) <= PORTION_CHARACTERS:
+            yield text
+            return
+        at_least = len(text) // (self._longest_token * _MAX_COMPOSITION)
+        if at_least > limit:
+            raise _too_long(at_least, limit)
+        start = 0
+        if not self.leading_space:
+            for border in WORD_BORDER.finditer(text):
+                if border.start() - start >= PORTION_CHARACTERS:
+                    yield text[start : border.start()]
+                    start = border.start()
+        yield text[start:]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; control tokens give their text, unknown ids nothing."""
@@ -161,3 +198,10 @@ class Tokenizer:
                 "the text is not valid Unicode: it holds half of a surrogate pair"
             ) from error
         return ids
+
+
+def _too_long(at_least: int, limit: int) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"The prompt has at least {at_least} tokens; this model holds at most {limit}, prompt and "
+        "output together. Shorten it."
+    )

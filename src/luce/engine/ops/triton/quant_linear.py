@@ -266,19 +266,31 @@ class TritonQuantLinear:
             **self._common(part),
         )
         if split > 1:
-            add_partials[(triton_cdiv(rows, _ADD_BLOCK), tokens)](
-                target,
-                out,
-                old,
-                bias,
-                rows,
-                y.stride(0),
-                tokens * rows,
-                SPLIT=split,
-                BLOCK=_ADD_BLOCK,
-                **has,
-                **LAUNCH,
-            )
+            self._add(target, out, old, bias, has)
+
+    def _add(
+        self,
+        partials: torch.Tensor,
+        out: torch.Tensor,
+        old: torch.Tensor,
+        bias: torch.Tensor,
+        has: dict[str, bool],
+    ) -> None:
+        """Sum the shares of the columns into `out`."""
+        split, tokens, rows = partials.shape
+        add_partials[(triton_cdiv(rows, _ADD_BLOCK), tokens)](
+            partials,
+            out,
+            old,
+            bias,
+            rows,
+            out.stride(0),
+            tokens * rows,
+            SPLIT=split,
+            BLOCK=_ADD_BLOCK,
+            **has,
+            **LAUNCH,
+        )
 
     def _token_tile(self, tokens: int) -> int:
         least, most = self._tilings.tile_tokens
