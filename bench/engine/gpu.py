@@ -237,7 +237,7 @@ def run_size(size: str, table: Table, quick: bool) -> None:
     rows = max(count for count, _, _ in cases)
     pool = max(rows * (1024 + 256), 8 * 8192 + 4096)
     began = time.perf_counter()
-    engine = random_engine(size, torch.bfloat16, open_device("cuda:0"), rows, 8448, pool)
+    engine = random_engine(size, open_device("cuda:0"), rows, 8448, pool)
     loaded = time.perf_counter()
     engine.warm_up()
     print(

@@ -73,10 +73,10 @@ class RandomParameters:
 
 
 def random_engine(
-    size: str, dtype: torch.dtype, device: Device, rows: int, max_ctx: int, pool_tokens: int,
-    chunk: int = 2048,
-) -> Engine:  # fmt: skip
-    """An engine of a shape, its KV pool as large as asked for; not yet warmed up."""
+    size: str, device: Device, rows: int, max_ctx: int, pool_tokens: int, chunk: int = 2048
+) -> Engine:
+    """A bfloat16 engine of a shape, its KV pool as large as asked for; not yet warmed up."""
+    dtype = torch.bfloat16
     options = EngineOptions(
         path=None,  # type: ignore[arg-type]
         device=device.name,

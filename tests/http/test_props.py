@@ -59,8 +59,10 @@ async def test_every_endpoint_listed_exists() -> None:
         endpoints = (await props(server))["api"]["endpoints"]
         assert "/status/json" in endpoints
         assert "/v1/chat/completions" in endpoints
+        kept = (await server.client.post("/v1/responses", json={"input": "hi"})).json()["id"]
         for path in endpoints:
-            response = await server.client.get(path.replace("{name:path}", "big"))
+            path = path.replace("{name:path}", "big").replace("{response_id}", kept)
+            response = await server.client.get(path)
             assert response.status_code in (200, 405), path
 
 

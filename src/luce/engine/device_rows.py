@@ -59,13 +59,6 @@ class DeviceRows:
         self._vocab_size = vocab_size
         self._long_biases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of all rows."""
-        params = self.params
-        tensors = (params.floats, params.ints, params.bias_ids, params.bias_values, params.tokens)
-        return self.tables.nbytes + sum(each.nbytes for each in tensors)
-
     def start(self, starts: Sequence[RowStart]) -> None:
         """New occupants replace the former ones, of whom nothing stays."""
         if not starts:

@@ -170,12 +170,6 @@ class DecodeScratch:
             sums=torch.empty(*shape, 2, device=device, dtype=torch.float32),
         )
 
-    @staticmethod
-    def bytes_for(heads: HeadShape, lanes: int, max_ctx: int) -> int:
-        """What `make` takes."""
-        chunks: int = triton.cdiv(max_ctx, CHUNK_TOKENS)
-        return 4 * lanes * heads.num_heads * chunks * (heads.head_dim + 2)
-
 
 def shares_for(lanes: int, heads: HeadShape, max_chunks: int) -> int:
     """Programs that share the chunks of a sequence and KV head; results do not depend on it."""
@@ -203,9 +197,8 @@ def decode_attention(
     """
     lanes, dim = tensors.num_decode, heads.head_dim
     max_chunks = scratch.partials.shape[2]
-    block_d = power_of_two(dim, 16)
-    shares = shares_for(lanes, heads, max_chunks)
-    _partial_kernel[(shares, heads.num_kv_heads, lanes)](
+    grid = (shares_for(lanes, heads, max_chunks), heads.num_kv_heads, lanes)
+    _partial_kernel[grid](
         qkv,
         cache,
         tensors.block_tables,
@@ -225,22 +218,28 @@ def decode_attention(
         CHUNK=CHUNK_TOKENS,
         TILE=_TILE,
         BLOCK_G=power_of_two(heads.group, _MIN_GROUP),
-        BLOCK_D=block_d,
+        BLOCK_D=power_of_two(dim, 16),
         num_warps=_WARPS,
         num_stages=_STAGES,
         **LAUNCH,
     )
-    _fold_kernel[(heads.num_heads, lanes)](
+    _fold(tensors, heads, scratch, out)
+
+
+def _fold(
+    tensors: AttentionTensors, heads: HeadShape, scratch: DecodeScratch, out: torch.Tensor
+) -> None:
+    _fold_kernel[(heads.num_heads, tensors.num_decode)](
         scratch.partials,
         scratch.sums,
         tensors.context_lens,
         out,
         out.stride(0),
-        max_chunks,
-        D=dim,
+        scratch.partials.shape[2],
+        D=heads.head_dim,
         CHUNK=CHUNK_TOKENS,
         FOLD=_FOLD,
-        BLOCK_D=block_d,
+        BLOCK_D=power_of_two(heads.head_dim, 16),
         num_warps=2,
         **LAUNCH,
     )

@@ -81,6 +81,7 @@ def generate(engine: Engine, sampling: SamplingParams, chunk: int, count: int) -
     return [output[:count] for output in outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "sampling"), [(tiny_llama, SAMPLED), (tiny_qwen3, GREEDY)], ids=["llama", "qwen3"]
 )
@@ -99,6 +100,7 @@ def test_same_ids_as_the_host(
     assert generate(engine, sampling, 8, 2) == expected
 
 
+@pytest.mark.slow
 def test_a_decode_step_of_padded_lanes(tmp_path: Path, on_device: None) -> None:
     """What a graph captures, run as it is: padding changes neither ids nor real memory."""
     path = tiny_llama(tmp_path)
@@ -126,6 +128,7 @@ def test_a_decode_step_of_padded_lanes(tmp_path: Path, on_device: None) -> None:
         torch.testing.assert_close(mine, theirs[1:], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_warm_up_leaves_no_trace(tmp_path: Path, on_device: None) -> None:
     path = tiny_llama(tmp_path)
     fresh, warm = load(path), load(path)

@@ -12,7 +12,6 @@ import torch
 from luce.engine.ops.attention import AttentionBatch, HeadShape
 from luce.engine.ops.triton import paged_attention_decode
 from luce.engine.ops.triton.paged_attention import TritonAttention, tensors_of
-from luce.engine.ops.triton.paged_attention_decode import DecodeScratch
 
 MAX_CTX = 700
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -147,9 +146,3 @@ def test_tables_on_the_device_are_read_by_row(device: torch.device) -> None:
     batch = AttentionBatch((), (), (), 16, moved)
     found = TritonAttention(WIDE, 2, MAX_CTX, device).prepare(batch)(case.qkv, case.cache)
     assert torch.equal(found, run(case))
-
-
-def test_scratch_size() -> None:
-    scratch = DecodeScratch.make(WIDE, 3, MAX_CTX, torch.device("cpu"))
-    total = scratch.partials.nbytes + scratch.sums.nbytes
-    assert DecodeScratch.bytes_for(WIDE, 3, MAX_CTX) == total
