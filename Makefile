@@ -94,6 +94,7 @@ gpu: $(VENV)/.dev ## needs a GPU
 bench: $(VENV)/.bench ## speed and memory, as a table
 	$(BIN)/python -m bench.serving.startup
 	$(BIN)/python -m bench.serving.prefix
+	$(BIN)/python -m bench.serving.router
 	$(BIN)/python -m bench.serving.compare
 
 clean: ## remove .venv and caches
