@@ -82,8 +82,12 @@ Commands that cannot start print one line on stderr, `luce_server: what is wrong
 """
 
 _ERRORS_END = """\
-Besides: 0 stopped as asked, 130 interrupted (Ctrl-C), 141 whoever read the output went away.
-A traceback is always a bug of ours; please report it.
+Besides: 0 done, or a server stopped as asked (SIGTERM or Ctrl-C, also while it loads); 1 a bug of
+ours; 130 Ctrl-C before there was a server to stop, or in another command; 141 whoever read the
+output went away.
+
+A bug of ours ends in one line as well, which names the kind of exception. `LUCE_DEBUG=1` in the
+environment adds the traceback; please report it with that.
 """
 
 

@@ -234,6 +234,16 @@ async def test_a_real_worker_serves_is_killed_and_serves_the_same_again(model: P
     assert not [line for line in lines if "Traceback" in line]
 
 
+async def test_a_real_worker_serves_a_file_whose_name_is_no_text(model: Path, tmp_path: Path):
+    strange = tmp_path / os.fsdecode(b"\xff\xe9 \xc3\xa9.gguf")
+    strange.symlink_to(model)
+    supervisor = real_supervisor(strange)
+    supervisor.start()
+    await asyncio.wait_for(supervisor.wait_first_load(), LOAD_TIMEOUT_S)
+    assert len(await read(await submit(supervisor.handle, "r1"))) == 24
+    await supervisor.stop(5)
+
+
 async def test_a_real_worker_obeys_cancel_refuses_nonsense_and_frees_its_blocks(model: Path):
     supervisor = real_supervisor(model, max_concurrency=1, prefix_cache=False)
     handle = supervisor.handle

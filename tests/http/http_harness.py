@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-import socket
 from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ from luce.listener.admission import Admissions
 from luce.listener.app import Services, build_app
 from luce.listener.bind import bind, url_of
 from luce.listener.body import BodyLimits
-from luce.listener.connection import HttpProtocol
 from luce.listener.generate import Generator
 from luce.listener.http_server import HttpServer
 from luce.listener.routes.generation import ClientRules
@@ -227,6 +225,16 @@ class Harness:
         """One chat request."""
         return await self.client.post(CHAT, json=chat_body(text, **fields))
 
+    async def stream_held_until(self, path: str, body: dict[str, Any], mark: str) -> str:
+        """Stream from a model that holds; let it go on when `mark` was there three times."""
+        text = ""
+        async with self.client.stream("POST", path, json={**body, "stream": True}) as answer:
+            async for piece in answer.aiter_text():
+                text += piece
+                if text.count(mark) >= 3:
+                    self.models[0].worker.release()
+        return text
+
     def slow_reader(self) -> SlowReader:
         return SlowReader("127.0.0.1", self.port)
 
@@ -275,15 +283,3 @@ def text_of(events: list[Any]) -> str:
     """The content of a chat stream."""
     deltas = [e["choices"][0]["delta"] for e in events if e != "[DONE]" and e.get("choices")]
     return "".join(delta.get("content", "") for delta in deltas)
-
-
-def shrink_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the server feel a slow reader before the kernel has taken megabytes."""
-    original = HttpProtocol.connection_made
-
-    def connection_made(self: HttpProtocol, transport: asyncio.Transport) -> None:
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        original(self, transport)
-
-    monkeypatch.setattr(HttpProtocol, "connection_made", connection_made)

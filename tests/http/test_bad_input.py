@@ -64,9 +64,12 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": [1]}, "stop[0]"),
     ({"stop": [str(i) for i in range(17)]}, "stop"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
-    ({"logit_bias": {"1": 101}}, "logit_bias"),
-    ({"logit_bias": {"256": 1}}, "logit_bias"),
-    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+    ({"logit_bias": {"256": 1}}, "logit_bias.256"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias.-1"),
+    ({"stop": "x" * 4097}, "stop"),
+    ({"stop_sequences": ["x", "y" * 4097]}, "stop_sequences[1]"),
+    ({"temperature": 100.5}, "temperature"),
 ]
 
 UNSERVED: list[dict[str, Any]] = [

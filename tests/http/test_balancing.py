@@ -19,7 +19,6 @@ from http_harness import (
     chat_body,
     events_of,
     eventually,
-    shrink_send_buffers,
     text_of,
 )
 
@@ -526,11 +525,8 @@ async def test_half_closed_client_waits_and_is_served_by_the_fallback() -> None:
         await server.idle()
 
 
-async def test_a_slow_reader_holds_its_slot_until_its_output_is_drained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_slow_reader_holds_its_slot_until_its_output_is_drained() -> None:
     """The worker has long retired the request; the slot comes back with the last byte."""
-    shrink_send_buffers(monkeypatch)
     long = FakeScript(
         reply=[97] * 60_000,
         tokens_per_step=20,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from typing import Any
 
 import pytest
-from http_harness import Harness, Rules, eventually
+from http_harness import Harness, Rules
 from messages_client import (
     BOTH,
     CALL,
@@ -261,11 +260,7 @@ async def test_b19_no_part_of_a_stop_sequence_leaks() -> None:
 async def test_b21_a_silent_stream_is_pinged() -> None:
     rules = Rules(keep_alive_interval_s=0.05)
     async with Harness(FakeScript(hold_after=0), rules=rules) as server:
-        asking = asyncio.create_task(ask(server, stream=True))
-        await eventually(lambda: server.models[0].worker.in_flight == 1)
-        await asyncio.sleep(0.3)
-        server.models[0].worker.release()
-        text = (await asking).text
+        text = await server.stream_held_until(MESSAGES, body_of(), '{"type":"ping"}')
     assert not text.startswith(":")
     assert "\n:" not in text
     events = named_events(text)

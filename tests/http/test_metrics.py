@@ -123,7 +123,7 @@ async def test_a_primary_without_a_free_slot_is_busy() -> None:
     assert found.get("route_decisions_total", **route("big", "big", "preferred")) == 1
 
 
-async def test_a_dead_primary_is_unavailable_and_its_return_a_restart() -> None:
+async def test_a_dead_primary_is_passed_over_and_its_return_a_restart() -> None:
     async with Harness(FakeScript(), FakeScript()) as server:
         model = server.models[0]
         model.handle.stats = WorkerStats(running=1, total_blocks=4, preempted=1, steps=9)
@@ -131,8 +131,8 @@ async def test_a_dead_primary_is_unavailable_and_its_return_a_restart() -> None:
         await eventually(lambda: model.handle.state.value == "lost")
         assert (await server.ask("x")).json()["model"] == "small"
         found = await settled(server, requests=1)
-        assert found.get("route_decisions_total", **route("big", "small", "unavailable")) == 1
-        assert found.get("resident", model="big", device="cpu", state="unavailable") == 1
+        assert found.get("route_decisions_total", **route("big", "small", "restarting")) == 1
+        assert found.get("resident", model="big", device="cpu", state="restarting") == 1
         assert found.get("kv_cache_usage_ratio", model="big") is None
         assert found.get("requests_suspended", model="big") is None
         assert found.get("engine_steps_total", model="big") == 9

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from array import array
 from typing import Any
 
 import pytest
-from http_harness import Harness, Rules, eventually
+from http_harness import Harness, Rules
 from messages_client import CALL, CALL_2, call, named_events
 from responses_client import CODEX, PATCH, RESPONSES, TEXT, F, ask, both, response_of, serving
 
@@ -217,11 +216,8 @@ async def test_b13_tools_of_other_types_are_dropped(caplog: pytest.LogCaptureFix
 async def test_b21_a_silent_stream_repeats_in_progress() -> None:
     rules = Rules(keep_alive_interval_s=0.05)
     async with Harness(FakeScript(hold_after=0), rules=rules) as server:
-        asking = asyncio.create_task(ask(server, stream=True))
-        await eventually(lambda: server.models[0].worker.in_flight == 1)
-        await asyncio.sleep(0.3)
-        server.models[0].worker.release()
-        events = named_events((await asking).text)
+        text = await server.stream_held_until(RESPONSES, {"input": "hi"}, "event: response.in_progress")
+        events = named_events(text)
     assert sum(event["type"] == "response.in_progress" for event in events) >= 3
     assert response_of(events)["output"][0]["content"][0]["text"] == "hi"
 

@@ -91,6 +91,39 @@ def serving(model: Path, script: dict[str, Any], **listener: Any) -> Iterator[Se
                 pipe.close()
 
 
+def resident_mib(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
+
+
+@pytest.mark.parametrize("unit", ["one two ", "<|im_", "x"])
+def test_a_huge_prompt_holds_up_nobody(demo_model: Path, unit: str) -> None:
+    with serving(demo_model, {"vocab_size": 49152}) as server:
+        url = server.ready()
+        before = resident_mib(server.process.pid)
+        content = unit * (20_000_000 // len(unit))
+        answers: list[httpx2.Response] = []
+
+        def send() -> None:
+            body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
+            answers.append(httpx2.post(f"{url}/v1/chat/completions", content=body, timeout=30))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        slowest_s = 0.0
+        with httpx2.Client() as client:
+            while sender.is_alive():
+                started = time.monotonic()
+                assert client.get(f"{url}/health").status_code == 200
+                slowest_s = max(slowest_s, time.monotonic() - started)
+        sender.join()
+        error = answers[0].json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+        assert len(re.findall(r"\d+", error["message"])) == 2
+        assert slowest_s < 0.2
+        assert resident_mib(server.process.pid) - before < 300
+
+
 def ask(url: str, **fields: Any) -> httpx2.Response:
     body = {"messages": [{"role": "user", "content": "hi"}], **fields}
     return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=20)

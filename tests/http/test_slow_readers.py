@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, eventually, shrink_send_buffers
+from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, eventually
 
 from luce.listener import sse
 from luce.testing.fake_script import FakeScript
@@ -29,7 +29,6 @@ async def request(server: Harness, client: object, **fields: object) -> None:
 
 
 async def test_reader_that_stalls_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink_send_buffers(monkeypatch)
     monkeypatch.setattr(sse, "MAX_PENDING_BYTES", 10**9)
     async with Harness(LONG, rules=Rules(stall_s=0.5)) as server:
         async with server.slow_reader() as client:
@@ -43,7 +42,6 @@ async def test_reader_that_stalls_is_dropped(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_too_much_pending_drops_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink_send_buffers(monkeypatch)
     monkeypatch.setattr(sse, "MAX_PENDING_BYTES", 50_000)
     async with Harness(LONG, rules=Rules(stall_s=60)) as server:
         async with server.slow_reader() as client:
@@ -54,9 +52,8 @@ async def test_too_much_pending_drops_the_reader(monkeypatch: pytest.MonkeyPatch
                 await client.read_all()
 
 
-async def test_slow_but_reading_client_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_but_reading_client_gets_everything() -> None:
     """Progress within each stall time keeps a client, however long the whole takes."""
-    shrink_send_buffers(monkeypatch)
     script = FakeScript(reply=[97] * 9000, tokens_per_step=20, max_ctx=20_000)
     async with Harness(script, rules=Rules(stall_s=0.4)) as server:
         async with server.slow_reader() as client:
@@ -69,10 +66,7 @@ async def test_slow_but_reading_client_gets_everything(monkeypatch: pytest.Monke
         await server.idle()
 
 
-async def test_reservation_lasts_until_the_output_is_drained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shrink_send_buffers(monkeypatch)
+async def test_reservation_lasts_until_the_output_is_drained() -> None:
     script = FakeScript(reply=[97] * 9000, tokens_per_step=20, max_ctx=20_000)
     async with Harness(script, rules=Rules(stall_s=10)) as server:
         async with server.slow_reader() as client:
@@ -86,10 +80,7 @@ async def test_reservation_lasts_until_the_output_is_drained(
             await server.idle()
 
 
-async def test_whole_answer_to_a_stalled_reader_is_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shrink_send_buffers(monkeypatch)
+async def test_whole_answer_to_a_stalled_reader_is_dropped() -> None:
     async with Harness(LONG, rules=Rules(stall_s=0.3)) as server:
         async with server.slow_reader() as client:
             await request(server, client)
@@ -99,8 +90,7 @@ async def test_whole_answer_to_a_stalled_reader_is_dropped(
                 await client.read_all()
 
 
-async def test_slow_reader_never_delays_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink_send_buffers(monkeypatch)
+async def test_slow_reader_never_delays_another() -> None:
     script = FakeScript(reply=[97] * 3000, tokens_per_step=20, token_delay_s=0.001, max_ctx=20_000)
     async with Harness(script, rules=Rules(stall_s=60)) as server:
         async with server.slow_reader() as client:

@@ -144,7 +144,7 @@ async def test_a_dead_model_and_its_return() -> None:
         model.worker.crash()
         await eventually(lambda: model.handle.state.value == "lost")
         dead, alive = (await status(server))["models"]
-        assert (dead["state"], alive["state"]) == ("unavailable", "ready")
+        assert (dead["state"], alive["state"]) == ("restarting", "ready")
         assert "ended" in dead["status"]["fault"]
         assert dead["props"]["daemon"] == {"alive": False}
         await server.connect(model)

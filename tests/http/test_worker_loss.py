@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
-from http_harness import Harness, events_of, eventually, text_of
+from http_harness import Harness, Rules, events_of, eventually, text_of
 
 from luce.errors import ShuttingDown
 from luce.testing.fake_script import FakeScript
@@ -68,7 +69,7 @@ async def test_engine_failure_ends_one_request_only(stream: bool) -> None:
         assert server.models[0].handle.state.value == "ready"
 
 
-async def test_waiters_of_a_dead_worker_get_the_other_model_or_a_503() -> None:
+async def test_waiters_of_a_dead_worker_get_the_other_model_or_its_successor() -> None:
     hold = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(hold, hold) as server:
         running = [asyncio.create_task(server.ask(f"run {i}")) for i in range(2)]
@@ -79,8 +80,47 @@ async def test_waiters_of_a_dead_worker_get_the_other_model_or_a_503() -> None:
         await eventually(lambda: server.models[0].handle.state.value == "lost")
         assert not waiting.done()
         server.models[1].worker.crash()
-        assert (await waiting).status_code == 503
+        await eventually(lambda: server.models[1].handle.state.value == "lost")
+        late = asyncio.create_task(server.ask("come late"))
+        await eventually(lambda: server.router.num_waiting == 2)
+        await server.connect(server.models[1])
+        await eventually(lambda: len(server.models[1].submits()) == 2)
+        server.models[1].worker.release()
+        await eventually(lambda: len(server.models[1].submits()) == 3)
+        server.models[1].worker.release()
+        for task in (waiting, late):
+            assert (await task).json()["model"] == "small"
         assert [(await task).status_code for task in running] == [503, 503]
+        await server.idle()
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (Rules(queue_limit=0), "busy"),
+        (Rules(queue_timeout_s=0.1), r"within 0\.1 s"),
+    ],
+)
+async def test_the_queue_limits_hold_during_a_restart(rules: Rules, message: str) -> None:
+    async with Harness(FakeScript(), rules=rules) as server:
+        server.models[0].worker.crash()
+        await eventually(lambda: server.models[0].handle.state.value == "lost")
+        refused = await server.ask("x")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert re.search(message, refused.json()["error"]["message"])
+        await server.idle()
+
+
+async def test_too_long_for_the_model_that_is_up_waits_for_the_one_that_restarts() -> None:
+    async with Harness(FakeScript(), FakeScript(max_ctx=30)) as server:
+        server.models[0].worker.crash()
+        await eventually(lambda: server.models[0].handle.state.value == "lost")
+        long = asyncio.create_task(server.ask("long " * 20, max_tokens=4))
+        await eventually(lambda: server.router.num_waiting == 1)
+        assert (await server.ask("short", max_tokens=4)).json()["model"] == "small"
+        await server.connect(server.models[0])
+        assert (await long).json()["model"] == "big"
         await server.idle()
 
 

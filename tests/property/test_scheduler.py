@@ -23,6 +23,7 @@ from luce.kv.manager import KVManager
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.outcome import Admitted, NeverFits
+from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
 from luce.testing.plan_engine import PlanEngine, generate_alone
 from luce.testing.stepper import Stepper
@@ -71,7 +72,29 @@ def _stepper(sizes: dict[str, int]) -> Stepper:
     )
     ticks = itertools.count(1)
     scheduler = Scheduler(kv, limits, lambda: next(ticks), lambda: 0)
-    return Stepper(scheduler, PlanEngine(sizes["block_tokens"], VOCAB), sizes["depth"])
+    return Stepper(scheduler, _FragileEngine(sizes["block_tokens"], VOCAB), sizes["depth"])
+
+
+class _FragileEngine(PlanEngine):
+    """Its rows fail on demand.
+
+    Attributes:
+        breaking_row: fails the next time it is sampled.
+        num_failures: how often a row has failed.
+    """
+
+    breaking_row: int | None = None
+    num_failures = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        result = super().run(plan)
+        token_ids = list(result.token_ids)
+        rows = [item.row for item in plan.items if item.sample]
+        if self.breaking_row in rows:
+            token_ids[rows.index(self.breaking_row)] = FAILED_TOKEN
+            self.breaking_row = None
+            self.num_failures += 1
+        return StepResult(result.step, tuple(token_ids))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -81,6 +104,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def build(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
         self.stepper = _stepper(sizes)
+        assert isinstance(self.stepper.engine, _FragileEngine)
+        self.engine = self.stepper.engine
         self.max_seq_tokens = self.stepper.scheduler.max_seq_tokens
         self.requests: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
         self.cancelled: set[str] = set()
@@ -105,6 +130,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         if name not in self.stepper.endings:
             self.cancelled.add(name)
         self.stepper.scheduler.cancel(name)
+
+    @rule(row=st.integers(0, 4))
+    def break_row(self, row: int) -> None:
+        self.engine.breaking_row = row
 
     @rule(times=st.integers(1, 6))
     def step(self, times: int) -> None:
@@ -132,6 +161,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stepper.num_retired == dict.fromkeys(self.requests, 1)
         for name, (prompt, sampling) in self.requests.items():
             self._check_ending(name, prompt, sampling)
+        failed = [gone for gone in stepper.retired.values() if gone.finish == "error"]
+        assert len(failed) <= self.engine.num_failures
         stats = stepper.scheduler.stats()
         assert stats.kv.free_blocks + stats.kv.cached_blocks == stats.kv.total_blocks
         assert (stats.running, stats.preempted) == (0, 0)
@@ -140,8 +171,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids, finish = generate_alone(prompt, sampling, self.max_seq_tokens, VOCAB)
         got, gone = self.stepper.outputs[name], self.stepper.retired[name]
         assert gone.cached_tokens < len(prompt)
-        if name in self.cancelled:
-            assert gone.finish == "cancelled"
+        if gone.finish == "error" or name in self.cancelled:
+            assert gone.finish in ("cancelled", "error")
             assert got == ids[: len(got)]
             return
         assert (got, gone.finish, self.stepper.endings[name]) == (ids, finish, finish)
@@ -215,3 +246,47 @@ def test_a_decoder_is_in_every_step_whatever_else_is_computed(
         assert plan.items[0].row == 0
     tokens_so_far = len(stepper.outputs["decoder"])
     assert tokens_so_far >= len(stepper.plans) - depth
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_long=st.integers(1, 12),
+    num_before=st.integers(0, 6),
+    num_short=st.integers(1, 4),
+    chunk=st.sampled_from([4, 6, 16, 64]),
+    max_prefill_sequences=st.integers(1, 4),
+    depth=st.integers(0, 1),
+)
+def test_a_short_prompt_waits_no_longer_than_everybody_takes_a_turn(
+    num_long: int,
+    num_before: int,
+    num_short: int,
+    chunk: int,
+    max_prefill_sequences: int,
+    depth: int,
+) -> None:
+    sizes = {
+        "num_blocks": 12 * 130 + 20,
+        "block_tokens": 4,
+        "max_rows": 13,
+        "max_ctx": 600,
+        "chunk": chunk,
+        "max_prefill_sequences": max_prefill_sequences,
+        "quantum": 4,
+        "depth": depth,
+        "prefix_cache": True,
+    }
+    stepper = _stepper(sizes)
+    for order in range(num_long):
+        prompt = (20 + order, *([1] * 500))
+        assert isinstance(
+            stepper.submit(f"long{order}", prompt, SamplingParams(1, seed=0)), Admitted
+        )
+    for _ in range(num_before):
+        stepper.step()
+    stepper.submit("short", tuple(range(100, 100 + num_short)), SamplingParams(1, seed=0))
+    steps = 0
+    while not stepper.outputs["short"]:
+        stepper.step()
+        steps += 1
+    assert steps <= num_long + 1 + depth

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from luce.cli.rich_output import print_rich
 from luce.cli.tools import BenchArguments
 from luce.errors import InternalError
 from luce.protocol.messages import LoadSpec
@@ -63,7 +63,7 @@ def bench(arguments: BenchArguments) -> int:
     """
     figures = [measure(path, arguments) for path in arguments.paths]
     threads = arguments.threads or len(os.sched_getaffinity(0))
-    Console().print(table_of(figures, f"tokens per second, {threads} CPU threads"))
+    print_rich(table_of(figures, f"tokens per second, {threads} CPU threads"))
     return 0
 
 

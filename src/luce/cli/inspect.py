@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from luce.cli.rich_output import print_rich
+from luce.cli.visible import visible
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Container, TensorMeta
 from luce.loaders.expected_tensors import check_tensors
@@ -28,6 +29,7 @@ from luce.loaders.json_file import read_json_object
 from luce.loaders.mapped import MappedTensors
 from luce.loaders.opening import model_container
 from luce.loaders.safetensors import SafetensorsModel
+from luce.text.bundle import TextBundle
 from luce.units import format_bytes
 
 
@@ -96,17 +98,17 @@ def _summarize_gguf(path: Path) -> ModelSummary:
         try:
             hparams = gguf_hparams(model)
             check_tensors("gguf", hparams, model.tensors, model.path)
-            gguf_text_metadata(model, hparams)
+            TextBundle.from_metadata(gguf_text_metadata(model, hparams), path)
         except ModelFileError as error:
             problem = str(error)
-        architecture = str(metadata.get("general.architecture", "unknown"))
-        kinds = [metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre")]
+        architecture = _text(metadata.get("general.architecture")) or "unknown"
+        kinds = [_text(metadata.get(f"tokenizer.ggml.{key}")) for key in ("model", "pre")]
         return ModelSummary(
             container="gguf",
             name=gguf_name(model),
             architecture=architecture,
             problem=problem,
-            tokenizer=" / ".join(str(kind) for kind in kinds if kind is not None) or None,
+            tokenizer=" / ".join(kind for kind in kinds if kind is not None) or None,
             vocab_tokens=metadata.length("tokenizer.ggml.tokens"),
             chat_template="tokenizer.chat_template" in metadata,
             context_length=_whole(metadata.get(f"{architecture}.context_length")),
@@ -124,13 +126,14 @@ def _summarize_folder(path: Path) -> ModelSummary:
             hparams = hf_hparams(config, source)
             check_tensors("safetensors", hparams, model.tensors, path)
             text = hf_text_metadata(path, config, hparams)
+            TextBundle.from_metadata(text, path)
         except ModelFileError as error:
             problem = str(error)
         kind, num_tokens = _folder_tokenizer(path / "tokenizer.json")
         return ModelSummary(
             container="safetensors",
             name=path.resolve().name,
-            architecture=str(config.get("model_type", "unknown")),
+            architecture=_text(config.get("model_type")) or "unknown",
             problem=problem,
             tokenizer=kind,
             vocab_tokens=num_tokens,
@@ -176,6 +179,10 @@ def _type_summaries(metas: Iterable[TensorMeta]) -> dict[str, TypeSummary]:
     return dict(sorted(summaries.items(), key=lambda item: -item[1].nbytes))
 
 
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -193,19 +200,20 @@ def _hparams_or(hparams: HParams | None, values: Mapping[str, Any], prefix: str)
 
 
 def _print_tables(summary: ModelSummary) -> None:
-    console = Console(highlight=False)
-    for label, value in _facts(summary):
-        console.print(f"[bold]{label:<14}[/bold] {escape(value)}", soft_wrap=True)
+    facts = [f"[bold]{label:<14}[/bold] {_safe(value)}" for label, value in _facts(summary)]
     types = Table("type", title="Tensors", title_justify="left")
     for heading in ("tensors", "parameters", "size"):
         types.add_column(heading, justify="right")
     for name, kind in summary.types.items():
         types.add_row(name, str(kind.tensors), f"{kind.elements:,}", format_bytes(kind.nbytes))
-    console.print(types)
     hparams = Table("key", "value", title="Hyper-parameters", title_justify="left")
     for key, value in summary.hparams.items():
-        hparams.add_row(escape(key), escape(str(value)))
-    console.print(hparams)
+        hparams.add_row(_safe(key), _safe(str(value)))
+    print_rich(*facts, types, hparams)
+
+
+def _safe(text: str) -> str:
+    return escape(visible(text))
 
 
 def _facts(summary: ModelSummary) -> list[tuple[str, str]]:

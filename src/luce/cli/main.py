@@ -6,15 +6,22 @@ listener's process never sees torch.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from luce.cli.launch import read_launch
 from luce.cli.resolve import locate_demo, resolve
+from luce.cli.visible import visible
 from luce.config.load import Loaded
 from luce.errors import StartupError, UsageError
 
+OUR_BUG = 1
+"""Exit code when something was raised that nobody foresaw."""
+DEBUG_VARIABLE = "LUCE_DEBUG"
+"""Environment variable that asks for the traceback of our bugs."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
 OUTPUT_CLOSED = 141
@@ -44,7 +51,7 @@ def _serve(argv: list[str]) -> int:
     launch = read_launch(argv)
     loaded = resolve(launch, os.environ)
     for note in loaded.notes:
-        print(f"luce_server: note: {note}", file=sys.stderr)
+        print(f"luce_server: note: {visible(note)}", file=sys.stderr)
     if launch.print_config is not None:
         return _print_config(loaded, launch.print_config)
     config = locate_demo(loaded.config)
@@ -108,9 +115,7 @@ def _print_server_help() -> int:
 def _print_config(loaded: Loaded, form: str) -> int:
     from luce.cli.print_config import config_json, config_text
 
-    text = config_json(loaded) if form == "json" else config_text(loaded)
-    # Paths may hold what the terminal's encoding has no letter for.
-    print(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
+    print(config_json(loaded) if form == "json" else config_text(loaded))
     return 0
 
 
@@ -122,13 +127,15 @@ def _print_version(program: str) -> int:
 
 
 def _guarded(program: str, command: Callable[[], int]) -> int:
-    """Run a command; what goes wrong on the outside becomes one line and an exit code."""
+    """Run a command; what goes wrong becomes one line and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Paths and names may hold what the terminal's encoding has no letter for.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = command()
         sys.stdout.flush()
     except StartupError as error:
-        line = " ".join(str(error).splitlines())
-        print(f"{program}: {line}", file=sys.stderr)
+        print(f"{program}: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -136,4 +143,19 @@ def _guarded(program: str, command: Callable[[], int]) -> int:
         # The interpreter flushes stdout once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_CLOSED
+    except Exception as error:
+        _report_bug(program, error)
+        return OUR_BUG
     return code
+
+
+def _report_bug(program: str, error: Exception) -> None:
+    """One line for the person; the traceback for who asks for it."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)
+    name = type(error).__name__
+    print(
+        f"{program}: this is a bug of luce ({name}); please report it with what "
+        f"{DEBUG_VARIABLE}=1 in the environment makes it print",
+        file=sys.stderr,
+    )

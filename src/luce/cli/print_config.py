@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from luce.cli.visible import visible
 from luce.config.block import ModelBlock
 from luce.config.load import Loaded
 from luce.config.model import DEMO_MODEL
@@ -24,7 +25,8 @@ def config_text(loaded: Loaded) -> str:
         ("the server", LISTENER_OPTIONS, loaded.listener),
     ]
     sections += [
-        (f"{block.label}: {role}", _BLOCK_OPTIONS, block.settings) for block, role in _roles(loaded)
+        (visible(f"{block.label}: {role}"), _BLOCK_OPTIONS, block.settings)
+        for block, role in _roles(loaded)
     ]
     rows = [_row(option, settings) for _, options, settings in sections for option in options]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -64,7 +66,7 @@ def _roles(loaded: Loaded) -> Iterable[tuple[ModelBlock, str]]:
 def _row(option: Option, settings: Settings) -> tuple[str, str, str]:
     setting = settings[option.field]
     value = "the demo model" if setting.value == DEMO_MODEL else option.show(setting.value)
-    return option.flags[0], value, setting.origin
+    return option.flags[0], visible(value), visible(setting.origin)
 
 
 def _object(options: Iterable[Option], settings: Settings) -> dict[str, Any]:

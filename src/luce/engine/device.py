@@ -112,13 +112,27 @@ def _meminfo_available(path: Path) -> int:
 
 
 def _cgroup_available(folder: Path) -> int | None:
-    """What a container's limit (cgroup v2) leaves, or None where there is no limit."""
+    """What a container's limit (cgroup v2) leaves, or None where there is no limit.
+
+    Pages of files nobody used lately count as used there, but go as soon as memory is wanted.
+    """
     try:
         limit = (folder / "memory.max").read_text(encoding="ascii").strip()
         used = (folder / "memory.current").read_text(encoding="ascii").strip()
     except OSError:
         return None
-    return None if limit == "max" else max(0, int(limit) - int(used))
+    if limit == "max":
+        return None
+    held = max(0, int(used) - _inactive_file(folder / "memory.stat"))
+    return max(0, int(limit) - held)
+
+
+def _inactive_file(path: Path) -> int:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
 
 
 def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:

@@ -36,13 +36,13 @@ from luce.engine.rows import RowState
 from luce.engine.runner import Runner
 from luce.engine.sampling.sampler import Sampler
 from luce.engine.sizing import Sizing, size_engine
-from luce.engine.warm_up import warm_up_batches
+from luce.engine.warm_up import one_token_plan, warm_up_batches
 from luce.engine.weights import Progress, WeightReader
-from luce.errors import DeviceOutOfMemory, InternalError, PlacementError
+from luce.errors import DeviceOutOfMemory, InternalError, ModelFileError, PlacementError
 from luce.kv.spec import KVSpec
 from luce.loaders.hparams import HParams
 from luce.loaders.opening import open_checkpoint
-from luce.scheduler.plan import StepPlan, StepResult
+from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.units import format_bytes
 
 if TYPE_CHECKING:
@@ -62,18 +62,12 @@ class PendingStep:
         """Wait for the sampled tokens.
 
         Raises:
-            InternalError: the model produced logits that are not numbers, or the device failed.
+            InternalError: the device failed.
         """
         try:
-            token_ids = tuple(self._read())
+            return StepResult(self.step, tuple(self._read()))
         except RuntimeError as error:
             raise InternalError(f"step {self.step} failed on the device: {error}") from error
-        if any(token_id < 0 for token_id in token_ids):
-            raise InternalError(
-                f"step {self.step}: the model's logits are not finite numbers; its weights are "
-                "damaged or too large for the chosen dtype"
-            )
-        return StepResult(self.step, token_ids)
 
 
 class Engine:
@@ -87,6 +81,7 @@ class Engine:
         runner, resolved, ops = _assemble(blueprint, parameters)
         device = blueprint.device
         self.resolved = resolved
+        self._path = blueprint.options.path
         self._chunk = blueprint.options.chunk
         self._runner = runner
         self._device = device
@@ -131,6 +126,7 @@ class Engine:
         On a GPU also captures the decode steps.
 
         Raises:
+            ModelFileError: the model computes no numbers.
             PlacementError: the device's memory does not hold them.
         """
         with torch.inference_mode():
@@ -138,11 +134,15 @@ class Engine:
                 self._warm_up_device(self._executor)
                 return
             for batch in warm_up_batches(self.resolved, self._chunk, self._device.torch):
-                self._runner.logits(batch)
+                logits = self._runner.logits(batch)
+                if logits is not None and not bool(logits.isfinite().all()):
+                    raise self._no_numbers()
 
     def _warm_up_device(self, executor: DeviceExecutor) -> None:
         try:
             executor.warm_up(self._chunk)
+            if FAILED_TOKEN in executor.launch(one_token_plan())():
+                raise self._no_numbers()
             executor.capture_all(self._progress)
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -152,6 +152,12 @@ class Engine:
                 f"{format_bytes(free_bytes(self._device))} free now; lower --max-concurrency, "
                 "--chunk or --kv-pool-tokens"
             ) from error
+
+    def _no_numbers(self) -> ModelFileError:
+        return ModelFileError(
+            f"{self._path}: the logits computed from its weights are not finite numbers; the "
+            f"weights are damaged, or too large for dtype {self.resolved.dtype}"
+        )
 
     def step(self, plan: StepPlan) -> PendingStep:
         """Run a plan.
@@ -174,7 +180,10 @@ class Engine:
                 read = begin_readback(sampled) if sampled is not None else list
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
-                raise DeviceOutOfMemory(f"step {plan.step}: {error}") from error
+                raise DeviceOutOfMemory(
+                    "The model's device ran out of memory; try again, with fewer or shorter "
+                    "requests at a time."
+                ) from error
             raise InternalError(f"step {plan.step} failed: {error}") from error
         return PendingStep(plan.step, read)
 

@@ -8,13 +8,15 @@ import torch
 
 from luce.engine.device import Device
 from luce.engine.options import EngineOptions
-from luce.errors import PlacementError, UsageError
+from luce.errors import ModelFileError, PlacementError, UsageError
 from luce.kv.spec import KVSpec, blocks_for
 from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.hparams import HParams
 from luce.units import format_bytes
 
 DEFAULT_MAX_CTX = 8192
+LEAST_CTX = 2
+"""A prompt token and an output token."""
 _KV_SHARE_OF_FREE = 4
 _MIB = 1 << 20
 # Allocator, thread buffers and what PyTorch itself takes on first use.
@@ -67,7 +69,9 @@ def size_engine(
         free: bytes the device has free.
 
     Raises:
-        UsageError: the context asked for is longer than the model's, or the pool is too small.
+        ModelFileError: the model's context holds no prompt with an answer.
+        UsageError: the context asked for is longer than the model's, or it or the pool is too
+            small.
         PlacementError: it does not fit; the message says what is needed and what is free.
     """
     hparams = checkpoint.hparams
@@ -101,6 +105,11 @@ def size_engine(
 
 
 def _max_ctx(options: EngineOptions, hparams: HParams) -> int:
+    if hparams.context_length < LEAST_CTX:
+        raise ModelFileError(
+            f"{options.path}: its context length is {hparams.context_length}; a prompt token and "
+            "an output token need 2"
+        )
     if options.max_ctx is None:
         return min(hparams.context_length, DEFAULT_MAX_CTX)
     if options.max_ctx > hparams.context_length:
@@ -108,16 +117,21 @@ def _max_ctx(options: EngineOptions, hparams: HParams) -> int:
             f"--max-ctx {options.max_ctx} is longer than the model's context of "
             f"{hparams.context_length} tokens"
         )
+    if options.max_ctx < LEAST_CTX:
+        raise UsageError(
+            f"--max-ctx {options.max_ctx} is too short; a prompt token and an output token need 2"
+        )
     return options.max_ctx
 
 
 def _pool_tokens(options: EngineOptions, max_ctx: int) -> int:
     if options.kv_pool_tokens is None:
         return max_ctx * options.max_concurrency
-    if options.kv_pool_tokens < options.block_tokens:
+    least = max(LEAST_CTX, options.block_tokens)
+    if options.kv_pool_tokens < least:
         raise UsageError(
-            f"--kv-pool-tokens {options.kv_pool_tokens} is less than one block of "
-            f"{options.block_tokens} tokens"
+            f"--kv-pool-tokens {options.kv_pool_tokens} is too small; one block, and at least a "
+            f"prompt token and an output token, need {least}"
         )
     return options.kv_pool_tokens
 

@@ -10,6 +10,8 @@ from luce.engine.inputs import InputBatch
 from luce.engine.ops.attention import AttentionBatch
 from luce.engine.options import EngineInfo
 from luce.kv.spec import NULL_BLOCK, blocks_for
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 
 
 def warm_up_batches(resolved: EngineInfo, chunk: int, device: torch.device) -> Iterator[InputBatch]:
@@ -18,6 +20,13 @@ def warm_up_batches(resolved: EngineInfo, chunk: int, device: torch.device) -> I
     yield _batch((chunk,), (chunk,), resolved.block_tokens, device)
     for rows in sorted({1, resolved.max_rows}):
         yield _batch((1,) * rows, (1,) * rows, resolved.block_tokens, device)
+
+
+def one_token_plan() -> StepPlan:
+    """One greedy token after one prompt token: shows whether the weights make numbers."""
+    start = RowStart(0, SamplingParams(max_tokens=1), 0, (0,), 1)
+    item = ScheduledSequence(0, 0, (0,), (NULL_BLOCK,), sample=True)
+    return StepPlan(0, (start,), (item,))
 
 
 def _batch(

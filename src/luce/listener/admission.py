@@ -141,7 +141,8 @@ class _Admission:
                 reservation = self._router.try_reserve(self._ticket, name)
                 if reservation is not None:
                     return reservation
-                self._note(name, "busy")
+                is_up = self._admissions.models[name].is_up
+                self._note(name, "busy" if is_up else "restarting")
             else:
                 granted = await self._wait()
                 if granted is not None:

@@ -38,7 +38,7 @@ async def read_json_body(scope: Scope, receive: Receive, limits: BodyLimits) -> 
     """The whole body of a request that should carry JSON.
 
     Raises:
-        UnsupportedMediaType: it says it is something else.
+        UnsupportedMediaType: it says it is something else, or compressed.
         BodyTooLarge: over the limit; not read to its end.
         RequestTimeout: the upload stalled.
         ClientGone: the client left.
@@ -47,6 +47,8 @@ async def read_json_body(scope: Scope, receive: Receive, limits: BodyLimits) -> 
     for name, value in headers:
         if name == b"content-type":
             _check_type(value.decode("latin-1"))
+        elif name == b"content-encoding":
+            _check_encoding(value.decode("latin-1"))
         elif name == b"content-length" and _declared(value) > limits.max_bytes:
             raise _too_large(limits)
     return await _read(receive, limits)
@@ -92,6 +94,13 @@ def _check_type(content_type: str) -> None:
     if kind and kind not in _JSON_TYPES and not kind.endswith("+json"):
         raise UnsupportedMediaType(
             f"The body should be application/json, not {kind[:64]}; set the Content-Type header."
+        )
+
+
+def _check_encoding(encoding: str) -> None:
+    if encoding.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"The body must not be encoded ({encoding[:64]}); leave Content-Encoding out."
         )
 
 

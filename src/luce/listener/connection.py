@@ -13,17 +13,28 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from luce.errors import ClientGone, InvalidRequest
 from luce.listener.dialects.openai_chat import error_body
+from luce.listener.request_head import RequestHead
 
 CLIENT_EXTENSION = "luce.client"
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 30.0
 PROBE_INTERVAL_S = 1.0
 """How often a client that has closed its sending half is asked whether it still listens."""
+
+SEND_BUFFER_BYTES = 64 * 1024
+"""Output the kernel may hold per connection; it doubles that for its own bookkeeping."""
+
+UNSENT_BYTES = 8 * 1024
+"""How much of it may wait for the client to read."""
+
+_NOT_SENT_LOW_WATER: int = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+"""Linux's number where Python does not name it."""
 
 _PROBE_CHECK_S = 0.05
 _FLUSH_POLL_S = 0.01
@@ -163,10 +174,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start with a client and a limit on how long its first request may take to begin."""
+        _keep_output_here(transport)
         super().connection_made(transport)
         self._client = Client(transport, self.flow)
-        self._is_in_head = True
-        self._head_bytes = 0
+        self._head: RequestHead | None = RequestHead()
         self._head_timer: asyncio.TimerHandle | None = None
         self._arm_head_timer()
 
@@ -178,30 +189,29 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; a head that is too long or takes too long ends the connection."""
-        if self._is_in_head:
+        if self._head is not None:
             self._arm_head_timer()
-            self._head_bytes += len(data)
+            data = self._head.feed(data)
+            if self._head.num_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"The request's head is over {MAX_HEAD_BYTES} bytes.")
+                return
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self.send_400_response(f"The request's head is over {MAX_HEAD_BYTES} bytes.")
 
     def on_message_begin(self) -> None:
         """Give the app its client."""
         super().on_message_begin()
-        self._is_in_head = True
         self.scope["extensions"] = cast(Any, {CLIENT_EXTENSION: self._client})
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        self._is_in_head = False
-        self._head_bytes = 0
+        self._head = None
         self._disarm_head_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """What comes next is another head."""
         super().on_message_complete()
-        self._is_in_head = True
+        self._head = RequestHead()
 
     def shutdown(self) -> None:
         """The server stops: answers in progress go on, a half-sent request does not hold it up."""
@@ -233,6 +243,15 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """HTTP/1.0 knows no chunks: the end of such an answer is the connection's."""
+        if cycle.scope["http_version"] != "1.1":
+            app = _EndsByClosing(cycle, app)
+        super()._start_asgi_task(cycle, app)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """CONNECT, and what hides in a pipeline: the app answers; uvicorn's advice is not ours."""
+
     def _probe(self, since_probe_s: float) -> None:
         """Find out whether a half-closed client is gone: one that is answers data with a reset.
 
@@ -258,6 +277,39 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class _EndsByClosing:
+    """An ASGI app whose answers without a length are sent as they are, up to the close."""
+
+    def __init__(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._cycle = cycle
+        self._app = app
+        self._has_length = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def framed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = [name.lower() for name, _ in message["headers"]]
+                self._has_length = b"content-length" in names
+            if not self._has_length:
+                # What uvicorn checks a told length with.
+                self._cycle.chunked_encoding = False
+                self._cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, framed)
+
+
+def _keep_output_here(transport: asyncio.Transport) -> None:
+    """Let the kernel take only what is soon sent, so that a client which reads nothing is seen.
+
+    Otherwise megabytes, minutes of a stream, would look delivered.
+    """
+    sock = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    sock.setsockopt(socket.IPPROTO_TCP, _NOT_SENT_LOW_WATER, UNSENT_BYTES)
+    transport.set_write_buffer_limits(high=0)
 
 
 def _is_reset(transport: asyncio.Transport) -> bool:

@@ -63,7 +63,7 @@ def sampling_params(
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(
                 f"logit_bias names token {token_id}; the model's tokens are 0 to {vocab_size - 1}.",
-                param="logit_bias",
+                param=f"logit_bias.{token_id}",
             )
     room = limits.max_seq_tokens - prompt.num_tokens
     wanted = call.max_tokens if call.max_tokens is not None else output_cap

@@ -42,7 +42,11 @@ class ServedModel:
     def state(self) -> ServingState:
         """Whether requests can be given to it."""
         state = _STATES.get(self.handle.state, "unavailable")
-        return "loading" if state == "ready" and self.text is None else state
+        if self.text is None:
+            return "loading" if state == "ready" else state
+        has_served = self.handle.ready is not None
+        is_coming_up = self.handle.state is WorkerState.LOST or state == "loading"
+        return "restarting" if has_served and is_coming_up else state
 
     @property
     def capacity(self) -> int:

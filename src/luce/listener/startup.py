@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 
 from luce.config.model import ModelConfig
 from luce.listener.served import ServedModel, ServedModels
-from luce.protocol.messages import LoadProgress, LoadSpec
+from luce.protocol.messages import LoadProgress, LoadSpec, Ready
 from luce.text.bundle import TextBundle
 from luce.units import format_bytes
-from luce.workers.handle import WorkerHandle
+from luce.workers.handle import WorkerHandle, WorkerState
 from luce.workers.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 _PROGRESS_STEP = 0.25
 
@@ -57,6 +60,7 @@ async def _start(models: ServedModels, supervisor: Supervisor) -> None:
     _report_progress(handle)
     supervisor.start()
     model = models[handle.name]
+    report_ready(model)
     await asyncio.gather(_load_text(models, model), supervisor.wait_first_load())
 
 
@@ -80,6 +84,49 @@ def _report_progress(handle: WorkerHandle) -> None:
             say(f"{handle.name}: {_describe(progress)}")
 
     handle.on_change.append(report)
+
+
+def report_ready(model: ServedModel) -> None:
+    """Log what each process of the model's worker resolved once it serves."""
+    handle = model.handle
+    said: Ready | None = None
+
+    def report() -> None:
+        nonlocal said
+        ready = handle.ready
+        if ready is None or ready is said or handle.state is not WorkerState.READY:
+            return
+        said = ready
+        log.info("model ready", extra=_resolved(handle.name, ready))
+        limits = ready.limits
+        if limits.max_seq_tokens < limits.max_ctx:
+            log.warning(
+                "context is limited by the KV pool",
+                extra={
+                    "model": handle.name,
+                    "max_ctx": limits.max_ctx,
+                    "kv_pool_tokens": limits.kv_pool_tokens,
+                    "context": limits.max_seq_tokens,
+                },
+            )
+
+    handle.on_change.append(report)
+
+
+def _resolved(name: str, ready: Ready) -> dict[str, str | int]:
+    limits = ready.limits
+    return {
+        "model": name,
+        "architecture": ready.architecture,
+        "device": ready.device,
+        "dtype": ready.dtype,
+        "context": limits.max_seq_tokens,
+        "slots": limits.max_concurrency,
+        "kv_pool_tokens": limits.kv_pool_tokens,
+        "kv_bytes": ready.kv_bytes,
+        "weights_bytes": ready.weights_bytes,
+        "load_ms": ready.load_ms,
+    }
 
 
 def say(line: str) -> None:

@@ -44,6 +44,15 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
     11: np.dtype("<i8"),
     12: np.dtype("<f8"),
 }
+# What no model comes near. A file with holes claims any number of empty things at no cost, and
+# stepping over them, or copying them, would take minutes.
+_MAX_ENTRIES = 1 << 16
+_MAX_TENSORS = 1 << 17
+_MAX_TEXT_BYTES = 16 << 20
+_MAX_STRINGS = 4 << 20
+_MAX_STRINGS_BYTES = 256 << 20
+_MAX_NUMBERS = 16 << 20
+_MAX_ARRAYS = 1 << 16
 _MAX_DIMS = 4
 _MAX_ARRAY_DEPTH = 4
 _MIN_ENTRY_BYTES = 8 + 4 + 1
@@ -75,6 +84,7 @@ class Cursor:
         self.path = file.path
         self.position = 0
         self.subject = "the header"
+        self._left = {"strings": _MAX_STRINGS, "numbers": _MAX_NUMBERS, "arrays": _MAX_ARRAYS}
 
     def fail(self, problem: str) -> NoReturn:
         raise ModelFileError(f"{self.path}: {self.subject}: {problem}")
@@ -86,6 +96,16 @@ class Cursor:
                 f"{what} needs {count} bytes at offset {self.position}, but the file ends at "
                 f"{self.size}; it is truncated or damaged"
             )
+
+    def limit(self, count: int, most: int, what: str) -> None:
+        """Refuse more things of a kind than any model has."""
+        if count > most:
+            self.fail(f"{count} {what} are more than the {most} that luce reads; it is damaged")
+
+    def _spend(self, count: int, what: str) -> None:
+        """As `limit`, for the array elements of the whole file together."""
+        self.limit(count, self._left[what], what)
+        self._left[what] -= count
 
     def take(self, count: int, what: str) -> int:
         """Step over `count` bytes; returns where they start."""
@@ -105,6 +125,7 @@ class Cursor:
     def string(self, what: str) -> str:
         length = self.u64(f"the length of {what}")
         start = self.take(length, what)
+        self.limit(length, _MAX_TEXT_BYTES, f"bytes in {what}")
         try:
             return self.data[start : start + length].decode("utf-8")
         except UnicodeDecodeError as error:
@@ -142,16 +163,22 @@ class Cursor:
     def _array(self, depth: int) -> Any:
         element = self.u32("the array's type")
         count = self.u64("the array's length")
+        self._spend(1, "arrays")
         if element == _ARRAY:
             if depth >= _MAX_ARRAY_DEPTH:
                 self.fail(f"arrays are nested more than {_MAX_ARRAY_DEPTH} deep")
             self.need(count * _MIN_ARRAY_BYTES, f"an array of {count} arrays")
+            self.limit(count, _MAX_ARRAYS, "arrays")
             return [self._array(depth + 1) for _ in range(count)]
         found = ArrayRef(element, count, self.position)
         if element == _STRING:
             self.need(count * 8, f"an array of {count} strings")
+            self._spend(count, "strings")
             self.skip_strings(count)
+            self.limit(self.position - found.start, _MAX_STRINGS_BYTES, "bytes of strings")
         elif element in _NUMBERS:
+            self.need(count * _NUMBERS[element].itemsize, f"an array of {count} numbers")
+            self._spend(count, "numbers")
             self.take(count * _NUMBERS[element].itemsize, f"an array of {count} numbers")
         else:
             self.fail(f"array element type {element} is unknown")
@@ -244,9 +271,11 @@ class GgufFile:
         num_tensors = cursor.u64("the tensor count")
         num_entries = cursor.u64("the metadata count")
         cursor.need(num_entries * _MIN_ENTRY_BYTES, f"metadata of {num_entries} entries")
+        cursor.limit(num_entries, _MAX_ENTRIES, "metadata entries")
         self.metadata = GgufMetadata(self.file, _read_entries(cursor, num_entries))
         cursor.subject = "the tensor table"
         cursor.need(num_tensors * _MIN_TENSOR_BYTES, f"a table of {num_tensors} tensors")
+        cursor.limit(num_tensors, _MAX_TENSORS, "tensors")
         alignment = _alignment(cursor, self.metadata)
         found = [_read_tensor(cursor, index) for index in range(num_tensors)]
         data_start = -(-cursor.position // alignment) * alignment

@@ -6,12 +6,12 @@ Source: the GGUF specification's standard keys, and their defaults there.
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import Literal
 
 from luce.errors import ModelFileError
 from luce.loaders.gguf_split import GgufModel
 from luce.loaders.hparams import HParams, RopeScaling
-from luce.loaders.keys import Keys
+from luce.loaders.keys import MIN_CONTEXT_LENGTH, MIN_ROPE_THETA, Keys
 
 Architecture = Literal["llama", "qwen2", "qwen3"]
 SUPPORTED_ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
@@ -42,19 +42,17 @@ def gguf_architecture(model: GgufModel) -> Architecture:
     Raises:
         ModelFileError: it is missing or not supported; the message lists those that are.
     """
-    name = model.metadata.get("general.architecture")
-    if name is None:
-        raise ModelFileError(f"{model.path}: general.architecture is missing")
+    name = Keys(model.path, model.metadata).text("general.architecture")
     if name not in SUPPORTED_ARCHITECTURES:
         raise ModelFileError(
             f"{model.path}: architecture {name!r:.80} is not supported (supported: "
             f"{', '.join(SUPPORTED_ARCHITECTURES)})"
         )
-    return cast(Architecture, name)
+    return name
 
 
 def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:
-    if keys.get("attention.key_length") is None and hidden_size % num_heads:
+    if not keys.has("attention.key_length") and hidden_size % num_heads:
         keys.refuse(
             "attention.head_count", f"it does not divide the embedding length {hidden_size}"
         )
@@ -67,7 +65,7 @@ def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:
 
 
 def _num_kv_heads(keys: Keys, num_heads: int) -> int:
-    num_kv_heads = keys.count("attention.head_count_kv", num_heads)
+    num_kv_heads = keys.layer_count("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         keys.refuse("attention.head_count_kv", f"it does not divide the head count {num_heads}")
     return num_kv_heads
@@ -107,7 +105,8 @@ def _rope_scaling(keys: Keys, context_length: int, has_factors: bool) -> RopeSca
         scaling = RopeScaling(kind="linear", factor=_linear_factor(keys))
     else:
         scaling = None
-    keys.get("rope.scaling.original_context_length")
+    if keys.has("rope.scaling.original_context_length"):
+        keys.count("rope.scaling.original_context_length")
     if scaling is not None and has_factors:
         raise ModelFileError(
             f"{keys.source}: has both rope_freqs.weight and rope scaling {kind!r}; one of them "
@@ -122,8 +121,8 @@ def _refuse_features(keys: Keys, context_length: int) -> None:
     keys.only("attention.causal", (True,), "bidirectional attention is not supported")
     keys.only("use_parallel_residual", (False,), "parallel residuals are not supported")
     # A window no shorter than the context hides nothing.
-    window = keys.get("attention.sliding_window")
-    if window not in (None, 0) and keys.count("attention.sliding_window") < context_length:
+    window = keys.count("attention.sliding_window", default=0, minimum=0)
+    if 0 < window < context_length:
         keys.refuse("attention.sliding_window", "sliding windows are not supported")
 
 
@@ -152,19 +151,19 @@ def gguf_hparams(model: GgufModel) -> HParams:
     architecture = gguf_architecture(model)
     keys = Keys(model.path, model.metadata, f"{architecture}.")
     hidden_size = keys.count("embedding_length")
-    num_heads = keys.count("attention.head_count")
-    context_length = keys.count("context_length")
+    num_heads = keys.layer_count("attention.head_count")
+    context_length = keys.count("context_length", minimum=MIN_CONTEXT_LENGTH)
     found = HParams(
         architecture=architecture,
         vocab_size=_embedding_rows(model),
         hidden_size=hidden_size,
-        intermediate_size=keys.count("feed_forward_length"),
+        intermediate_size=keys.layer_count("feed_forward_length"),
         num_layers=keys.count("block_count"),
         num_heads=num_heads,
         num_kv_heads=_num_kv_heads(keys, num_heads),
         head_dim=_head_dim(keys, hidden_size, num_heads),
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        rope_theta=keys.number("rope.freq_base", _DEFAULT_ROPE_THETA),
+        rope_theta=keys.number("rope.freq_base", _DEFAULT_ROPE_THETA, above=MIN_ROPE_THETA),
         rope_scaling=_rope_scaling(keys, context_length, "rope_freqs.weight" in model.tensors),
         rope_layout="interleaved" if architecture == "llama" else "half",
         context_length=context_length,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from luce.errors import ModelFileError
 from luce.loaders.gguf import GgufFile, GgufMetadata
+from luce.loaders.keys import Keys
 from luce.loaders.mapped import MappedTensors
 
 _SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -50,21 +50,24 @@ class GgufModel:
         self.tensors = MappedTensors()
         for index, part in enumerate(paths):
             self._files.append(_open_part(part, index, len(paths)))
+            if len(paths) > 1:
+                _check_part(self._files[-1], {"split.no": index, "split.count": len(paths)})
             self.tensors.add(self._files[-1].file, self._files[-1].tensors)
         self.file_bytes = sum(file.file.size for file in self._files)
         self._check_counts(len(paths))
 
     def _check_counts(self, num_files: int) -> None:
-        count = self.metadata.get("split.count", 1)
-        if num_files == 1 and count not in (0, 1):
+        keys = Keys(self.path, self.metadata)
+        count = keys.count("split.count", default=1, minimum=0)
+        if num_files == 1 and count > 1:
             raise ModelFileError(
-                f"{self.path}: is one of {count!r} files of a split model (split.count), but its "
+                f"{self.path}: is one of {count} files of a split model (split.count), but its "
                 "name does not end in -00001-of-0000N.gguf; give the files their original names"
             )
-        expected = self.metadata.get("split.tensors.count", len(self.tensors))
+        expected = keys.count("split.tensors.count", default=len(self.tensors), minimum=0)
         if num_files > 1 and expected != len(self.tensors):
             raise ModelFileError(
-                f"{self.path}: split.tensors.count promises {expected!r} tensors, but the "
+                f"{self.path}: split.tensors.count promises {expected} tensors, but the "
                 f"{num_files} files hold {len(self.tensors)}"
             )
         if not len(self.tensors):
@@ -92,18 +95,15 @@ def split_paths(path: Path) -> list[Path]:
 def _open_part(path: Path, index: int, count: int) -> GgufFile:
     if count > 1 and not path.exists():
         raise ModelFileError(f"{path}: file {index + 1} of {count} of this model is missing")
-    file = GgufFile(path)
-    if count > 1:
-        _check_part(file, {"split.no": index, "split.count": count})
-    return file
+    return GgufFile(path)
 
 
-def _check_part(file: GgufFile, expected: dict[str, Any]) -> None:
+def _check_part(file: GgufFile, expected: dict[str, int]) -> None:
+    keys = Keys(file.file.path, file.metadata)
     for key, value in expected.items():
-        stored = file.metadata.get(key)
+        stored = keys.count(key, minimum=0)
         if stored != value:
-            file.close()
             raise ModelFileError(
-                f"{file.file.path}: {key} is {stored!r}, but by its name it should be {value}; "
+                f"{file.file.path}: {key} is {stored}, but by its name it should be {value}; "
                 "the file was renamed or belongs to another model"
             )

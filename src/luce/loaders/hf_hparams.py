@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from luce.errors import ModelFileError
 from luce.loaders.gguf_hparams import SUPPORTED_ARCHITECTURES, Architecture
 from luce.loaders.hparams import HParams, RopeScaling
-from luce.loaders.keys import Keys
+from luce.loaders.keys import MIN_CONTEXT_LENGTH, MIN_ROPE_THETA, Keys
 
 _CLASSES: dict[Architecture, str] = {
     "llama": "LlamaForCausalLM",
@@ -61,21 +61,19 @@ def hf_architecture(config: Mapping[str, Any], source: Path) -> Architecture:
     Raises:
         ModelFileError: it is missing or not supported; the message lists those that are.
     """
-    name = config.get("model_type")
-    if name is None:
-        raise ModelFileError(f"{source}: model_type is missing")
+    name = Keys(source, config).text("model_type")
     if name not in SUPPORTED_ARCHITECTURES:
         raise ModelFileError(
             f"{source}: model_type {name!r:.80} is not supported (supported: "
             f"{', '.join(SUPPORTED_ARCHITECTURES)})"
         )
-    return cast(Architecture, name)
+    return name
 
 
 def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
     """YaRN's magnitude where the file sets it, directly or by `mscale` over `mscale_all_dim`."""
-    has_scales = keys.get("mscale") is not None and keys.get("mscale_all_dim") is not None
-    if keys.get("attention_factor") is not None:
+    has_scales = keys.has("mscale") and keys.has("mscale_all_dim")
+    if keys.has("attention_factor"):
         return keys.number("attention_factor")
     if not has_scales:
         return None
@@ -109,18 +107,14 @@ def _scaling_of_kind(kind: str, keys: Keys, context_length: int) -> RopeScaling 
             attention_factor=_yarn_attention_factor(keys, factor),
         )
     if kind != "default":
-        key = "rope_type" if keys.get("rope_type") is not None else "type"
+        key = "rope_type" if keys.has("rope_type") else "type"
         keys.refuse(key, "supported are default, linear, llama3 and yarn")
     return None
 
 
 def _section(keys: Keys, key: str) -> Keys | None:
-    value = keys.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        keys.refuse(key, "it must be an object")
-    return Keys(f"{keys.source}: {key}", value)
+    value = keys.optional_object(key)
+    return None if value is None else Keys(f"{keys.source}: {key}", value)
 
 
 def _rope(
@@ -133,11 +127,12 @@ def _rope(
     scaling = _section(keys, "rope_scaling")
     if section is not None and scaling is not None:
         keys.refuse("rope_scaling", "rope_parameters is there as well; one of them is expected")
-    if section is not None and section.get("rope_theta") is not None:
-        keys.get("rope_theta")
-        theta = section.number("rope_theta")
+    if section is not None and section.has("rope_theta"):
+        if keys.has("rope_theta"):
+            keys.number("rope_theta", above=MIN_ROPE_THETA)
+        theta = section.number("rope_theta", above=MIN_ROPE_THETA)
     else:
-        theta = keys.number("rope_theta", default)
+        theta = keys.number("rope_theta", default, above=MIN_ROPE_THETA)
     section = section or scaling
     if section is None:
         return theta, None
@@ -150,26 +145,24 @@ def _rope(
 
 def _refuse_features(keys: Keys, architecture: Architecture, context_length: int) -> None:
     for key, (allowed, problem) in _MUST_BE.items():
-        if key == "hidden_act" and keys.get(key) is None:
+        if key == "hidden_act" and not keys.has(key):
             raise ModelFileError(f"{keys.source}: hidden_act is missing")
         keys.only(key, allowed, problem)
-    classes = keys.get("architectures")
-    if classes not in (None, [], [_CLASSES[architecture]]):
+    classes = keys.texts("architectures") if keys.has("architectures") else []
+    if classes not in ([], [_CLASSES[architecture]]):
         keys.refuse("architectures", f"supported is {_CLASSES[architecture]}")
-    layer_types = keys.get("layer_types")
-    if layer_types is not None:
+    if keys.has("layer_types"):
         keys.only("layer_types", ("full_attention",), "supported is full_attention throughout")
     # Qwen files carry a window that is switched off; one as long as the context hides nothing.
     uses_window = keys.flag("use_sliding_window", architecture == "llama")
-    window = keys.get("sliding_window")
-    if uses_window and window is not None and keys.count("sliding_window") < context_length:
+    if keys.has("sliding_window") and uses_window and keys.count("sliding_window") < context_length:
         keys.refuse("sliding_window", "sliding windows are not supported")
 
 
 def _head_dim(keys: Keys, architecture: Architecture, hidden_size: int, num_heads: int) -> int:
     if architecture == "qwen3":
         return keys.count("head_dim")
-    if keys.get("head_dim") is None and hidden_size % num_heads:
+    if not keys.has("head_dim") and hidden_size % num_heads:
         keys.refuse("num_attention_heads", f"it does not divide hidden_size {hidden_size}")
     return keys.count("head_dim", hidden_size // num_heads or 1)
 
@@ -186,7 +179,7 @@ def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
     """
     architecture = hf_architecture(config, source)
     keys = Keys(source, config)
-    keys.get("model_type")
+    keys.text("model_type")
     hidden_size = keys.count("hidden_size")
     num_heads = keys.count("num_attention_heads")
     default_kv = num_heads if architecture == "llama" else None
@@ -196,7 +189,7 @@ def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
     head_dim = _head_dim(keys, architecture, hidden_size, num_heads)
     if head_dim % 2:
         raise ModelFileError(f"{source}: head_dim {head_dim} is odd")
-    context_length = keys.count("max_position_embeddings")
+    context_length = keys.count("max_position_embeddings", minimum=MIN_CONTEXT_LENGTH)
     rope_theta, rope_scaling = _rope(keys, architecture, context_length)
     found = HParams(
         architecture=architecture,

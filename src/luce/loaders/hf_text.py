@@ -9,12 +9,12 @@ from typing import Any
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.hparams import HParams
-from luce.loaders.json_file import read_json_object, read_optional_json_object
+from luce.loaders.json_file import MAX_JSON_BYTES, read_json_object, read_optional_json_object
 from luce.loaders.keys import Keys
-from luce.loaders.mapped import MappedFile, check_is_file, read_small_file
+from luce.loaders.mapped import MappedFile, check_is_file
+from luce.loaders.template_file import read_template_file
 
 _DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-_MAX_TEMPLATE_BYTES = 4 << 20
 _POST_PROCESSOR = b'"post_processor"'
 _POST_PROCESSOR_BYTES = 1 << 16
 
@@ -26,7 +26,7 @@ def hf_text_metadata(folder: Path, config: dict[str, Any], hparams: HParams) -> 
         ModelFileError: tokenizer.json is missing, or a file is damaged.
     """
     tokenizer = folder / "tokenizer.json"
-    check_is_file(tokenizer)
+    check_is_file(tokenizer, limit=MAX_JSON_BYTES)
     settings = read_optional_json_object(folder / "tokenizer_config.json")
     special = read_optional_json_object(folder / "special_tokens_map.json")
     generation_path = folder / "generation_config.json"
@@ -63,7 +63,7 @@ def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
     """The folder's chat template: the newer files win over tokenizer_config.json."""
     jinja = folder / "chat_template.jinja"
     if jinja.exists():
-        return _read_text(jinja)
+        return read_template_file(jinja)
     json_path = folder / "chat_template.json"
     source = json_path if json_path.exists() else folder / "tokenizer_config.json"
     if json_path.exists():
@@ -85,13 +85,6 @@ def _default_template(value: Any, source: Path) -> str | None:
             )
         templates[name] = template
     return templates.get("default", next(iter(templates.values()), None))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_small_file(path, _MAX_TEMPLATE_BYTES).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ModelFileError(f"{path}: is not valid UTF-8 ({error.reason})") from error
 
 
 def _eos_token_ids(

@@ -21,38 +21,44 @@ def describe_os_error(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _regular_size(path: Path, status: os.stat_result) -> int:
+def _regular_size(path: Path, status: os.stat_result, may_be_empty: bool = False) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise ModelFileError(f"{path}: is not a regular file")
-    if status.st_size == 0:
+    if status.st_size == 0 and not may_be_empty:
         raise ModelFileError(f"{path}: the file is empty (0 bytes); download it again")
     return status.st_size
 
 
-def check_is_file(path: Path) -> int:
+def check_is_file(path: Path, *, limit: int | None = None, may_be_empty: bool = False) -> int:
     """Refuse what must not even be opened: opening a pipe would wait for its writer.
+
+    Args:
+        path: the file.
+        limit: the most bytes it may have.
+        may_be_empty: a file without a byte is fine.
 
     Returns:
         The file's size in bytes.
 
     Raises:
-        ModelFileError: nothing is there, or it is no regular file, or it is empty.
+        ModelFileError: nothing is there, or it is no regular file, or it is empty or too large.
     """
     try:
-        return _regular_size(path, path.stat())
+        size = _regular_size(path, path.stat(), may_be_empty)
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+    if limit is not None and size > limit:
+        raise ModelFileError(f"{path}: has {size} bytes, more than the {limit} it may have")
+    return size
 
 
-def read_small_file(path: Path, limit: int) -> bytes:
+def read_small_file(path: Path, limit: int, *, may_be_empty: bool = False) -> bytes:
     """A whole file of at most `limit` bytes.
 
     Raises:
-        ModelFileError: it is missing, unreadable, empty or larger.
+        ModelFileError: it is missing, unreadable, no regular file, too large, or empty.
     """
-    size = check_is_file(path)
-    if size > limit:
-        raise ModelFileError(f"{path}: has {size} bytes, more than the {limit} it may have")
+    size = check_is_file(path, limit=limit, may_be_empty=may_be_empty)
     try:
         with path.open("rb") as stream:
             # By its size and not by the limit: `read` sets the whole buffer aside at once.

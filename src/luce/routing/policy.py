@@ -12,7 +12,8 @@ from typing import Literal, Protocol
 
 from luce.errors import ApiError, ModelLoading, ModelUnavailable
 
-ServingState = Literal["loading", "ready", "unavailable"]
+ServingState = Literal["loading", "ready", "restarting", "unavailable"]
+"""restarting: it has served, its worker died, and another one is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ModelView:
     Attributes:
         name: as configured.
         priority: 0 is the primary; the others follow in configured order.
-        state: only `ready` models serve.
+        state: only `ready` models serve; those that restart are waited for if none is.
         in_flight: reservations not yet released.
         capacity: most reservations at a time; 0 until the worker has said.
     """
@@ -86,11 +87,12 @@ class PrimaryFirst:
     name = "primary-first"
 
     def decide(self, request: RouteRequest, models: Sequence[ModelView]) -> Decision:
-        """Name the ready models by priority; see `RoutePolicy.decide`."""
-        ready = [model for model in models if model.state == "ready"]
-        if ready:
-            ready.sort(key=lambda model: model.priority)
-            return Try(tuple(model.name for model in ready))
+        """Name the ready models by priority, else those that restart; see `RoutePolicy.decide`."""
+        for state in ("ready", "restarting"):
+            found = [model for model in models if model.state == state]
+            if found:
+                found.sort(key=lambda model: model.priority)
+                return Try(tuple(model.name for model in found))
         names = ", ".join(sorted(model.name for model in models))
         if any(model.state == "loading" for model in models):
             return Reject(ModelLoading(f"Still loading: {names}. Try again in a moment."))

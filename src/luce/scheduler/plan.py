@@ -78,9 +78,18 @@ class StepPlan:
         return sum(item.num_tokens for item in self.items)
 
 
+FAILED_TOKEN = -1
+"""In place of a token: this row's logits were not finite numbers. The other rows are right."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Sampled tokens of one step: one per item with `sample`, in the order of the items."""
+    """Sampled tokens of one step: one per item with `sample`, in the order of the items.
+
+    Attributes:
+        step: of the plan.
+        token_ids: tokens; `FAILED_TOKEN` for a row that failed and must not go on.
+    """
 
     step: int
     token_ids: tuple[int, ...]

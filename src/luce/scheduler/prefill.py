@@ -37,20 +37,27 @@ class PrefillPlanner:
         Returns:
             At most `max_prefill_sequences` sequences, oldest first, with at least one token
             each and at most `chunk` together; empty only if nobody has prompt tokens left
-            that are not being computed.
+            that are not being computed. Which ones goes round from step to step, so that
+            each is served at least every as many steps as there are sequences.
         """
         waiting = [seq for seq in seated if seq.status is SequenceStatus.PREFILL]
         for seq in waiting:
             seq.skip(self._kv.adopt(seq.table, seq.num_scheduled, seq.num_tokens))
         quotas = self._quotas(seated, waiting)
         able = [seq for seq in waiting if quotas[seq.order] > 0]
-        cohort = able[: self._limits.max_prefill_sequences]
-        if not cohort:
+        if not able:
             return []
+        cohort = self._cohort(able)
         claims = [Claim(seq.order, quotas[seq.order]) for seq in cohort]
         dealt = deal(claims, self._limits.chunk, self._limits.quantum, self._last_order)
         self._last_order = dealt.last_order
         return [(seq, dealt.grants[seq.order]) for seq in cohort if seq.order in dealt.grants]
+
+    def _cohort(self, able: list[TokenSequence]) -> list[TokenSequence]:
+        """The next ones in turn after the one served last, oldest first."""
+        turns = sorted(able, key=lambda seq: (seq.order <= self._last_order, seq.order))
+        cohort = turns[: self._limits.max_prefill_sequences]
+        return sorted(cohort, key=lambda seq: seq.order)
 
     def _quotas(
         self, seated: Iterable[TokenSequence], waiting: Iterable[TokenSequence]

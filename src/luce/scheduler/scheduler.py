@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from luce.errors import InternalError
 from luce.kv.manager import KVManager
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.limits import SchedulerLimits
@@ -31,7 +32,7 @@ from luce.scheduler.outcome import (
     SequenceDelta,
     StepOutcome,
 )
-from luce.scheduler.plan import ScheduledSequence, StepPlan, StepResult
+from luce.scheduler.plan import FAILED_TOKEN, ScheduledSequence, StepPlan, StepResult
 from luce.scheduler.prefill import PrefillPlanner
 from luce.scheduler.roster import Roster
 from luce.scheduler.sequence import Ending, Sequence, SequenceStatus
@@ -40,6 +41,10 @@ MAX_STEPS_UNDER_WAY = 2
 """A step that runs and the one planned behind it."""
 
 _SEED_MASK = 2**64 - 1
+_FAILED_ROW = (
+    "The model's logits for this request are not finite numbers; its weights are damaged or too "
+    "large for the chosen dtype."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +123,9 @@ class Scheduler:
 
     def cancel(self, request_id: str) -> None:
         """End a sequence with "cancelled"; ignored if it has ended or never was."""
-        self._end(request_id, Ending("cancelled"))
-
-    def fail(self, request_id: str, error: str, detail: str) -> None:
-        """End a sequence with "error"; ignored if it has ended or never was.
-
-        Args:
-            request_id: whose.
-            error: class name of `luce.errors`.
-            detail: a sentence for the client.
-        """
-        self._end(request_id, Ending("error", error, detail))
+        seq = self._roster.find(request_id)
+        if seq is not None and seq.ending is None:
+            self._finish(seq, Ending("cancelled"))
 
     def fail_all(self, error: str, detail: str) -> None:
         """The engine failed: forget the steps under way and end every sequence with "error".
@@ -281,11 +278,14 @@ class Scheduler:
         delta = None
         if token_id is not None:
             seq.num_unresolved -= 1
-            if seq.ending is None:
+            if token_id == FAILED_TOKEN:
+                self._fail(seq)
+            elif seq.ending is None:
                 delta = self._accept(seq, token_id, now_ns)
-        # A cancelled sequence may have computed a token it was not allowed to keep.
-        num_known = min(seq.num_computed, seq.num_tokens)
-        self._kv.commit(seq.table, seq.token_ids, num_known)
+        if not seq.is_broken:
+            # A cancelled sequence may have computed a token it was not allowed to keep.
+            num_known = min(seq.num_computed, seq.num_tokens)
+            self._kv.commit(seq.table, seq.token_ids, num_known)
         self._leave_if_idle(seq)
         return delta
 
@@ -298,10 +298,11 @@ class Scheduler:
         finish = seq.ending.finish
         return SequenceDelta(seq.request_id, () if finish == "stop" else (token_id,), finish)
 
-    def _end(self, request_id: str, ending: Ending) -> None:
-        seq = self._roster.find(request_id)
-        if seq is not None and seq.ending is None:
-            self._finish(seq, ending)
+    def _fail(self, seq: Sequence) -> None:
+        seq.is_broken = True
+        if seq.ending is None:
+            seq.ending = Ending("error", InternalError.__name__, _FAILED_ROW)
+            seq.move_to(SequenceStatus.FINISHED)
 
     def _finish(self, seq: Sequence, ending: Ending) -> None:
         seq.ending = ending

@@ -79,6 +79,7 @@ class Sequence:
         cached_tokens: prompt tokens it did not have to compute.
         needs_start: its row does not know it yet.
         was_preempted: it lost its blocks at least once.
+        is_broken: its logits were no numbers, so what it computed is for nobody else to find.
         ending: set when it has ended.
     """
 
@@ -98,6 +99,7 @@ class Sequence:
     cached_tokens: int = 0
     needs_start: bool = True
     was_preempted: bool = False
+    is_broken: bool = False
     ending: Ending | None = None
     first_token_ns: int = 0
     last_token_ns: int = 0

@@ -13,12 +13,13 @@ from typing import Any
 from luce.errors import InvalidRequest, ModelFileError, TemplateError
 from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.opening import read_text_metadata
+from luce.loaders.template_file import read_template_file
 from luce.text import gguf_vocab, tokenizer_json
 from luce.text.answer import AnswerForm
 from luce.text.call import GenerationCall, NamedTool, RawPrompt, ToolSpec
 from luce.text.channels import ChannelSpec, ends_in_reasoning, find_channels
 from luce.text.detokenizer import Detokenizer
-from luce.text.markup_guard import MarkupGuard
+from luce.text.markup_guard import MarkupGuard, count_characters
 from luce.text.pipeline import OutputPipeline
 from luce.text.reasoning import template_variables
 from luce.text.template import CHATML_TEMPLATE, ChatTemplate
@@ -169,7 +170,7 @@ class TextBundle:
         if call.raw_prompts:
             return self._prepare_raw(call, call.raw_prompts[0], limit)
         try:
-            rendered, sentinel = self._render(call)
+            rendered, sentinel = self._render(call, limit)
         except RecursionError as error:
             raise InvalidRequest("the messages or tools are nested too deeply") from error
         ids = self._with_bos(self.tokenizer.encode_with_specials(rendered, sentinel, limit))
@@ -217,6 +218,8 @@ class TextBundle:
     ) -> PreparedPrompt:
         """Token ids are taken as they are; a text gets the begin token it does not have yet."""
         if isinstance(prompt, str):
+            if limit is not None:
+                self.tokenizer.check_length(len(prompt), limit)
             ids = self._with_bos(self.tokenizer.encode_with_specials(prompt, limit=limit))
         else:
             ids = list(prompt)
@@ -239,8 +242,12 @@ class TextBundle:
     def _stop_ids(self, call: GenerationCall) -> tuple[int, ...]:
         return () if call.sampling.ignore_eos else self.stop_token_ids
 
-    def _render(self, call: GenerationCall) -> tuple[str, str]:
-        """The prompt's text, and the character that breaks control token texts in it."""
+    def _render(self, call: GenerationCall, limit: int | None) -> tuple[str, str]:
+        """The prompt's text, and the character that breaks control token texts in it.
+
+        Raises:
+            ContextLengthExceeded: the strings alone are far too long; nothing was rendered.
+        """
         messages = message_dicts(call.messages, self.traits, self._guarded_channels())
         offered = tool_dicts(call.tools) if call.tool_choice != "none" else []
         variables: dict[str, Any] = {}
@@ -250,6 +257,8 @@ class TextBundle:
             messages = with_tools_section(messages, offered)
         if call.reasoning is not None:
             variables |= template_variables(call.reasoning, self.architecture)
+        if limit is not None:
+            self.tokenizer.check_length(count_characters(messages, variables), limit)
         variables |= call.template_kwargs
         sentinel = self.guard.sentinel_for(messages, variables)
         rendered = self.template.render(
@@ -325,10 +334,7 @@ def _template_source(
 
 
 def _read_template(path: Path) -> str | None:
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{path}: cannot read the chat template: {error}") from error
+    source = read_template_file(path, may_be_empty=True)
     if not source.strip():
         _log.warning(
             "chat template file is empty, using the model's own", extra={"path": str(path)}

@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from luce.errors import ModelFileError
+from luce.loaders.vocab_keys import VocabKeys
 from luce.text.spelling import SPACE_MARK, Spelling
 from luce.text.tokenizer import ControlToken, Tokenizer, TokenizerParts
 
@@ -49,8 +50,8 @@ MARKUP_TEXTS = frozenset(
 """Texts that are markup even where a converter typed them as normal tokens."""
 
 _PREFIX = "tokenizer.ggml."
-_NO_TOKEN = 2**32 - 1
-"""What converters write for "there is no such token"."""
+MAX_TOKEN_CHARACTERS = 1024
+"""The longest tokens in use have some hundred; scored ones are cut in every way there is."""
 
 _CONTROL_ID_KEYS = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id")
 
@@ -125,8 +126,9 @@ def build_tokenizer(keys: Mapping[str, Any]) -> Tokenizer:
     Raises:
         ModelFileError: a key is missing or damaged, or the kind of vocabulary is not served.
     """
-    vocab = {key.removeprefix(_PREFIX): value for key, value in keys.items()}
-    model = vocab.get("model")
+    full = {_PREFIX + key.removeprefix(_PREFIX): value for key, value in keys.items()}
+    vocab = VocabKeys(None, full, _PREFIX)
+    model = vocab.optional_text("model")
     if model == "gpt2":
         return _build_byte_level(vocab)
     if model == "llama":
@@ -137,16 +139,17 @@ def build_tokenizer(keys: Mapping[str, Any]) -> Tokenizer:
     )
 
 
-def _build_byte_level(vocab: Mapping[str, Any]) -> Tokenizer:
-    kind = _BYTE_LEVEL_KINDS.get(str(vocab.get("pre")))
+def _build_byte_level(vocab: VocabKeys) -> Tokenizer:
+    pre = vocab.optional_text("pre")
+    kind = None if pre is None else _BYTE_LEVEL_KINDS.get(pre)
     if kind is None:
         raise ModelFileError(
-            f"tokenizer.ggml.pre is {vocab.get('pre')!r}; supported: {', '.join(_BYTE_LEVEL_KINDS)}"
+            f"tokenizer.ggml.pre is {pre!r}; supported: {', '.join(_BYTE_LEVEL_KINDS)}"
         )
     entries = _Entries.read(vocab)
     backend = _bpe_backend(
         entries.plain_ids(),
-        _merge_pairs(vocab.get("merges")),
+        _merge_pairs(vocab.texts("merges")),
         ignore_merges=kind.whole_words,
     )
     if kind.nfc:
@@ -155,13 +158,12 @@ def _build_byte_level(vocab: Mapping[str, Any]) -> Tokenizer:
     return Tokenizer(entries.parts(backend, Spelling.BYTE_LEVEL))
 
 
-def _build_sentencepiece(vocab: Mapping[str, Any]) -> Tokenizer:
+def _build_sentencepiece(vocab: VocabKeys) -> Tokenizer:
     entries = _Entries.read(vocab)
-    prefix_space = bool(vocab.get("add_space_prefix", True))
+    prefix_space = vocab.flag("add_space_prefix", True)
+    stored = vocab.texts("merges") if vocab.has("merges") else []
     merges = (
-        _merge_pairs(vocab["merges"])
-        if vocab.get("merges")
-        else _merges_from_scores(entries, vocab.get("scores"))
+        _merge_pairs(stored) if stored else _merges_from_scores(entries, vocab.numbers("scores"))
     )
     backend = _bpe_backend(
         entries.plain_ids(),
@@ -186,12 +188,13 @@ class _Entries:
     control_ids: frozenset[int]
 
     @classmethod
-    def read(cls, vocab: Mapping[str, Any]) -> _Entries:
-        texts = vocab.get("tokens")
-        if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
-            raise ModelFileError("tokenizer.ggml.tokens is missing or not a list of strings")
-        stored = vocab.get("token_type")
-        types = [int(kind) for kind in stored] if stored is not None else []
+    def read(cls, vocab: VocabKeys) -> _Entries:
+        texts = vocab.texts("tokens")
+        if not texts or len(max(texts, key=len)) > MAX_TOKEN_CHARACTERS:
+            vocab.refuse(
+                "tokens", f"it needs tokens of at most {MAX_TOKEN_CHARACTERS} characters each"
+            )
+        types = vocab.whole_numbers("token_type") if vocab.has("token_type") else []
         if types and len(types) != len(texts):
             raise ModelFileError(
                 f"tokenizer.ggml.token_type has {len(types)} entries, "
@@ -204,9 +207,8 @@ class _Entries:
             if kind in (TokenType.CONTROL, TokenType.UNKNOWN)
             or (kind == TokenType.NORMAL and text in MARKUP_TEXTS)
         }
-        for key in _CONTROL_ID_KEYS:
-            if vocab.get(key) not in (None, _NO_TOKEN):
-                control.add(_token_id(vocab, key, len(texts)))
+        named = (vocab.token_id(key, len(texts)) for key in _CONTROL_ID_KEYS)
+        control.update(token_id for token_id in named if token_id is not None)
         return cls(texts, types, frozenset(control))
 
     def plain_ids(self) -> dict[str, int]:
@@ -247,15 +249,6 @@ class _Entries:
         )
 
 
-def _token_id(vocab: Mapping[str, Any], key: str, num_tokens: int) -> int:
-    stored = vocab[key]
-    if not 0 <= int(stored) < num_tokens:
-        raise ModelFileError(
-            f"tokenizer.ggml.{key} is {stored}, the vocabulary has {num_tokens} tokens"
-        )
-    return int(stored)
-
-
 def _bpe_backend(
     ids: dict[str, int], merges: list[tuple[str, str]], **options: Any
 ) -> tokenizers.Tokenizer:
@@ -266,9 +259,7 @@ def _bpe_backend(
     return tokenizers.Tokenizer(model)
 
 
-def _merge_pairs(merges: Iterable[str] | None) -> list[tuple[str, str]]:
-    if merges is None:
-        raise ModelFileError("tokenizer.ggml.merges is missing")
+def _merge_pairs(merges: Iterable[str]) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for merge in merges:
         left, space, right = merge.partition(" ")
@@ -278,7 +269,7 @@ def _merge_pairs(merges: Iterable[str] | None) -> list[tuple[str, str]]:
     return pairs
 
 
-def _merges_from_scores(entries: _Entries, scores: Any) -> list[tuple[str, str]]:
+def _merges_from_scores(entries: _Entries, scores: list[float]) -> list[tuple[str, str]]:
     """The merges that a scored vocabulary implies, best first.
 
     Every way to cut an entry into two others is a merge of the entry's score. Source: the order
@@ -286,10 +277,13 @@ def _merges_from_scores(entries: _Entries, scores: Any) -> list[tuple[str, str]]
     part, then longer right part).
 
     Raises:
-        ModelFileError: there are no scores, or not one for each token.
+        ModelFileError: there is not one score for each token.
     """
-    if scores is None or len(scores) != len(entries.texts):
-        raise ModelFileError("tokenizer.ggml.scores is missing or not as long as the tokens")
+    if len(scores) != len(entries.texts):
+        raise ModelFileError(
+            f"tokenizer.ggml.scores has {len(scores)} entries, "
+            f"tokenizer.ggml.tokens has {len(entries.texts)}"
+        )
     normal = {
         text
         for text, kind in zip(entries.texts, entries.types, strict=True)
@@ -302,5 +296,5 @@ def _merges_from_scores(entries: _Entries, scores: Any) -> list[tuple[str, str]]
         for cut in range(1, len(text))
         if text[:cut] in normal and text[cut:] in normal
     ]
-    cuts.sort(key=lambda at: (-float(scores[at[0]]), -at[1], at[1] - len(entries.texts[at[0]])))
+    cuts.sort(key=lambda at: (-scores[at[0]], -at[1], at[1] - len(entries.texts[at[0]])))
     return [(entries.texts[index][:cut], entries.texts[index][cut:]) for index, cut in cuts]

@@ -81,6 +81,11 @@ class MarkupGuard:
         return broken + sentinel if self._ends_as_markup_begins(text) else broken
 
 
+def count_characters(*values: Any) -> int:
+    """Characters of all strings in JSON-like values, keys included."""
+    return sum(len(text) for value in values for text in _strings(value))
+
+
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value

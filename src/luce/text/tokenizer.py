@@ -26,6 +26,9 @@ WORD_BORDER = re.compile(r"(?<=[^\W_]) (?=[^\W_])")
 _MAX_COMPOSITION = 4
 """Characters that a normal form may make one of."""
 
+_LONG_TEXT = 4096
+"""From here on a text is encoded without holding up the other threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class ControlToken:
@@ -88,7 +91,10 @@ class Tokenizer:
         self._spelling = parts.spelling
         self._literal_ids = parts.literal_ids
         self._markup = _Markup.of(parts.control)
-        self._longest_token = max(map(len, parts.backend.get_vocab()), default=1)
+        texts = (*parts.backend.get_vocab(), *self.control_texts)
+        self._longest_token = max(map(len, texts), default=1)
+        if parts.backend.normalizer is not None:
+            self._longest_token *= _MAX_COMPOSITION
         self.vocab_size = parts.vocab_size
         self.leading_space = parts.leading_space
         self.special_ids = frozenset(self._markup.by_id)
@@ -164,9 +170,7 @@ class Tokenizer:
         if limit is None or len(text) <= PORTION_CHARACTERS:
             yield text
             return
-        at_least = len(text) // (self._longest_token * _MAX_COMPOSITION)
-        if at_least > limit:
-            raise _too_long(at_least, limit)
+        self.check_length(len(text), limit)
         start = 0
         if not self.leading_space:
             for border in WORD_BORDER.finditer(text):
@@ -174,6 +178,16 @@ class Tokenizer:
                     yield text[start : border.start()]
                     start = border.start()
         yield text[start:]
+
+    def check_length(self, num_characters: int, limit: int) -> None:
+        """Refuse a text that has too many tokens even if all of them were the longest there is.
+
+        Raises:
+            ContextLengthExceeded: more than `limit` tokens; says how many there are at least.
+        """
+        at_least = num_characters // self._longest_token
+        if at_least > limit:
+            raise _too_long(at_least, limit)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; control tokens give their text, unknown ids nothing."""
@@ -192,7 +206,10 @@ class Tokenizer:
         if not text:
             return []
         try:
-            ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+            if len(text) < _LONG_TEXT:
+                ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+            else:  # Only batches are encoded without the interpreter's lock.
+                ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError as error:
             raise InvalidRequest(
                 "the text is not valid Unicode: it holds half of a surrogate pair"

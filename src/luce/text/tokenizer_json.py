@@ -8,6 +8,8 @@ from pathlib import Path
 import tokenizers
 
 from luce.errors import ModelFileError
+from luce.loaders.json_file import MAX_JSON_BYTES
+from luce.loaders.mapped import check_is_file
 from luce.text.spelling import SPACE_MARK, Spelling
 from luce.text.tokenizer import ControlToken, Tokenizer, TokenizerParts
 
@@ -48,8 +50,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
-        raise ModelFileError(f"{path}: no such file")
+    check_is_file(path, limit=MAX_JSON_BYTES)
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for damaged files

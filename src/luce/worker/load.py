@@ -13,6 +13,7 @@ from luce.engine.options import EngineInfo, EngineOptions
 from luce.kv.manager import KVManager
 from luce.kv.spec import blocks_for
 from luce.protocol import messages as wire
+from luce.protocol.paths import path_from_wire
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.scheduler import Scheduler
 from luce.worker.ports import Post, StepEngine
@@ -88,7 +89,7 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
     from luce.engine.engine import Engine
 
     options = EngineOptions(
-        path=Path(spec.path),
+        path=Path(path_from_wire(spec.path)),
         device=spec.device,
         dtype=spec.dtype,
         threads=spec.threads,

@@ -115,6 +115,10 @@ class WorkerLoop:
         outcome = self._scheduler.apply(plan, result)
         if outcome.deltas:
             self._post.send(convert.step_output(plan.step, outcome))
+        for sequence in outcome.retired:
+            if sequence.finish == "error":
+                extra = {"request_id": sequence.request_id, "error": sequence.detail}
+                log.error("sequence failed", extra=extra)
         self._emit_retired(outcome.retired)
 
     def _emit_retired(self, sequences: tuple[RetiredSequence, ...]) -> None:

@@ -20,6 +20,7 @@ from luce import __version__
 from luce.errors import InternalError, LuceError, StartupError
 from luce.observability.log import configure_logging
 from luce.protocol import messages as wire
+from luce.protocol.paths import text_to_wire
 from luce.worker.lifeline import die_with_parent, leave_signals_to_listener
 from luce.worker.load import LoadStopped, LoadWatch, load_model
 from luce.worker.loop import WorkerLoop
@@ -58,10 +59,15 @@ def serve(mailbox: Mailbox) -> int:
         _serve_model(spec, mailbox)
     except LoadStopped:
         return 0
+    except StartupError as error:
+        # The listener says it: in one line if it gives up, in its log if it tries again.
+        log.debug("worker cannot serve", extra={"error": str(error)})
+        mailbox.send(wire.Fault(type(error).__name__, text_to_wire(str(error)), fatal=True))
+        return error.exit_code
     except LuceError as error:
         log.error("worker cannot serve", extra={"error": str(error)})
-        mailbox.send(wire.Fault(type(error).__name__, str(error), fatal=True))
-        return error.exit_code if isinstance(error, StartupError) else EXIT_FAULT
+        mailbox.send(wire.Fault(type(error).__name__, text_to_wire(str(error)), fatal=True))
+        return EXIT_FAULT
     except Exception:
         log.exception("worker failed")
         message = "The model's process failed; its log has the details."

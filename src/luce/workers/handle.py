@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from luce.errors import (
     ApiError,
     ContextLengthExceeded,
@@ -29,6 +31,7 @@ from luce.errors import (
 )
 from luce.protocol import messages as wire
 from luce.protocol.frames import FrameConnection, FrameGarbage, FrameTooLarge
+from luce.protocol.paths import path_to_wire, text_to_wire
 from luce.protocol.sampling import SamplingParams
 from luce.workers.open_request import OpenRequest, WorkerRefusal
 from luce.workers.stream import WorkerStream
@@ -134,7 +137,10 @@ class WorkerHandle:
         self.stats = wire.WorkerStats()
         self.pid = None
         self._set_state(WorkerState.STARTING)
-        frames.send(wire.Load(self._spec))
+        spec = msgspec.structs.replace(
+            self._spec, name=text_to_wire(self.name), path=path_to_wire(self._spec.path)
+        )
+        frames.send(wire.Load(spec))
 
     async def submit(
         self, request_id: str, prompt: bytes, sampling: SamplingParams
@@ -330,7 +336,7 @@ class WorkerHandle:
     def _on_fault(self, news: wire.Fault) -> None:
         if news.fatal:
             self.fault = from_wire(news.error, news.message)
-        log.error("worker fault", extra={"model": self.name, "error": news.message})
+        self._log_trouble("worker fault", news.message)
 
     def _on_closed(self, reason: Exception | None) -> None:
         connection, self._connection = self._connection, None
@@ -351,7 +357,12 @@ class WorkerHandle:
             self.fault = reason
         elif self.fault is None:
             self.fault = WorkerLost(f"The process of model {self.name} ended.")
-        log.error("worker lost", extra={"model": self.name, "error": str(self.fault)})
+        self._log_trouble("worker lost", str(self.fault))
+
+    def _log_trouble(self, event: str, error: str) -> None:
+        # Before the first Ready the start fails, and whoever started us says why, once.
+        level = logging.DEBUG if self.ready is None else logging.ERROR
+        log.log(level, event, extra={"model": self.name, "error": error})
 
     def _loss(self, connection: _Connection) -> ApiError:
         """One error a request: a shared instance would collect the tracebacks of all."""

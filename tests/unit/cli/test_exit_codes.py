@@ -54,6 +54,14 @@ def test_missing_file(tmp_path: Path) -> None:
     assert_refused(run_server(missing, "--port", "0"), 3, str(missing))
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "pipe"])
+def test_what_is_no_file_is_not_opened(path: str, model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = run_server(model, "--port", "0", "--chat-template-file", tmp_path / path)
+    assert_refused(result, 3, path, "is not a regular file")
+    assert_refused(run_server(tmp_path / path, "--port", "0"), 3, path, "is not a regular file")
+
+
 def test_directory_without_config(tmp_path: Path) -> None:
     assert_refused(run_server(tmp_path, "--port", "0"), 3, "config.json")
 
@@ -142,8 +150,11 @@ def test_print_config_survives_letters_that_the_terminal_lacks(tmp_path: Path) -
     assert b"block 1 (\\xe9): primary" in result.stdout
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize("subject", ["help", "inspect", "inspect --json"])
+def test_a_reader_that_goes_away_is_no_error(subject: str, model: Path) -> None:
     command = [sys.executable, "-c", SERVER, "--help"]
+    if subject != "help":
+        command = [sys.executable, "-m", "luce", *subject.split(), str(model)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -10,7 +10,7 @@ from luce.cli.inspect import inspect, summarize
 from luce.errors import ModelFileError
 from luce.testing import gguf_bytes as gb
 from luce.testing.gguf_bytes import GgufBytes, entry, tensor
-from luce.testing.tiny_models import tiny_qwen3
+from luce.testing.tiny_models import tiny_llama, tiny_qwen3
 
 
 def _as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -102,6 +102,44 @@ def test_a_folder_luce_cannot_serve(tmp_path: Path) -> None:
     assert "tokenizer.json" in summary.problem
     assert (summary.tokenizer, summary.chat_template) == (None, False)
     assert summary.hparams["num_layers"] == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b"smollm", b"smullm", "tokenizer.ggml.pre is 'smullm'; supported"),
+        (b"gpt2", b"gpt9", "tokenizer.ggml.model is 'gpt9'; supported"),
+        (b"{% for", b"{% fur", "chat template: syntax error"),
+    ],
+)
+def test_what_does_not_load_is_not_servable(
+    tmp_path: Path, old: bytes, new: bytes, says: str
+) -> None:
+    path = tiny_llama(tmp_path)
+    assert summarize(path).problem is None
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+    problem = summarize(path).problem
+    assert problem is not None
+    assert says in problem
+
+
+def test_a_folder_whose_tokenizer_is_damaged_is_not_servable(tmp_path: Path) -> None:
+    folder = tiny_qwen3(tmp_path, container="safetensors")
+    assert summarize(folder).problem is None
+    (folder / "tokenizer.json").write_text('{"model": 1}')
+    problem = summarize(folder).problem
+    assert problem is not None
+    assert "not a tokenizer" in problem
+
+
+def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny_llama(tmp_path).rename(tmp_path / "a\x1b[2J.gguf")
+    inspect(path, as_json=False)
+    output = capsys.readouterr().out
+    assert "a\\x1b[2J.gguf" in output
+    assert "\x1b[2J" not in output
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

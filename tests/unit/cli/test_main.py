@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from luce import __version__
-from luce.cli.main import INTERRUPTED, main, server_main
+from luce.cli.main import INTERRUPTED, OUR_BUG, main, server_main
 from luce.config.listener import ServerConfig
 from luce.errors import ModelFileError, StartupError, UsageError
 
@@ -210,10 +210,37 @@ def test_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server_main(["m.gguf"]) == INTERRUPTED == 130
 
 
-def test_our_own_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    _failing(monkeypatch, ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        server_main(["m.gguf"])
+def test_our_own_bugs_are_one_line_that_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LUCE_DEBUG", raising=False)
+    _failing(monkeypatch, ZeroDivisionError("secret"))
+    assert server_main(["m.gguf"]) == OUR_BUG == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("luce_server: this is a bug of luce (ZeroDivisionError); please report")
+    assert "LUCE_DEBUG=1" in line
+
+
+def test_the_traceback_of_our_own_bugs_comes_on_demand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LUCE_DEBUG", "1")
+    _failing(monkeypatch, ZeroDivisionError("secret"))
+    assert server_main(["m.gguf"]) == OUR_BUG
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2] == "ZeroDivisionError: secret"
+    assert "please report it" in lines[-1]
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert server_main(["m.gguf", "--model-name", "a\x01\x1b[2Jb"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("luce_server: block 1 (a\\x01\\x1b[2Jb): --model-name: ")
+    assert server_main(["m\x1b.gguf", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "m\\x1b.gguf" in printed
+    assert "\x1b" not in printed
 
 
 @pytest.mark.parametrize("line", ["--help", "-h", "m.gguf --help", "--bogus --help"])

@@ -104,6 +104,11 @@ def test_free_memory_heeds_the_container(tmp_path: Path) -> None:
     assert module._cgroup_available(tmp_path) is None
     (tmp_path / "memory.max").write_text("5000\n", encoding="ascii")
     assert module._cgroup_available(tmp_path) == 4000
+    stat = "anon 900\ninactive_file 700\nactive_file 100\n"
+    (tmp_path / "memory.stat").write_text(stat, encoding="ascii")
+    assert module._cgroup_available(tmp_path) == 4700
+    (tmp_path / "memory.current").write_text("500\n", encoding="ascii")
+    assert module._cgroup_available(tmp_path) == 5000
     (tmp_path / "memory.current").write_text("6000\n", encoding="ascii")
     assert module._cgroup_available(tmp_path) == 0
     meminfo.write_text("nothing\n", encoding="ascii")

@@ -24,7 +24,7 @@ from luce.errors import (
 )
 from luce.loaders.opening import open_checkpoint
 from luce.protocol.sampling import SamplingParams
-from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+from luce.scheduler.plan import FAILED_TOKEN, RowStart, ScheduledSequence, StepPlan
 from luce.testing.tiny_models import tiny_llama, tiny_qwen2
 
 GREEDY = SamplingParams(max_tokens=10)
@@ -119,13 +119,59 @@ def test_bad_plan_changes_nothing(path: Path) -> None:
     assert engine.step(first_plan()).result() == expected
 
 
-def test_logits_that_are_not_numbers(path: Path) -> None:
-    engine = load(path)
+def damage(engine: Engine, token_id: int) -> None:
     table = engine._runner.model._embedding.table  # type: ignore[attr-defined]
     with torch.inference_mode():
-        table[PROMPT[3]] = torch.nan
-    with pytest.raises(InternalError, match="not finite numbers"):
-        engine.step(first_plan()).result()
+        table[token_id] = torch.nan
+
+
+def test_logits_that_are_not_numbers_fail_their_row_alone(path: Path) -> None:
+    engine, healthy = load(path), load(path)
+    damage(engine, 4)
+    sick = (4, *PROMPT)
+    starts = (RowStart(0, GREEDY, 0, sick, 21), RowStart(1, GREEDY, 0, PROMPT, 20))
+    items = (
+        ScheduledSequence(0, 0, sick, (3, 4), sample=True),
+        ScheduledSequence(1, 0, PROMPT, (5, 6), sample=True),
+    )
+    expected = healthy.step(first_plan()).result().token_ids
+    assert engine.step(StepPlan(1, starts, items)).result().token_ids == (FAILED_TOKEN, *expected)
+    # Its row and blocks serve the next sequence as if nothing had been.
+    assert engine.step(first_plan(2)).result().token_ids == expected
+    decode = ScheduledSequence(0, 20, (), (3, 4), sample=True, output_index=1)
+    plan = StepPlan(3, (), (decode,))
+    assert engine.step(plan).result() == healthy.step(plan).result()
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-38, 5e-31, 1e-20])
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_a_tiny_temperature_is_greedy(path: Path, temperature: float, top_k: int) -> None:
+    engine = load(path)
+    greedy = engine.step(first_plan()).result().token_ids
+    sampling = replace(GREEDY, temperature=temperature, top_k=top_k)
+    assert engine.step(first_plan(2, sampling=sampling)).result().token_ids == greedy
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e39, 1e300])
+def test_a_huge_temperature_is_uniform_over_what_top_k_keeps(
+    path: Path, temperature: float
+) -> None:
+    engine = load(path)
+    sampling = replace(GREEDY, temperature=temperature, top_k=5)
+    found = [
+        engine.step(first_plan(seed, sampling=sampling, seed=seed)).result().token_ids[0]
+        for seed in range(1, 60)
+    ]
+    assert min(found) >= 0
+    assert len(set(found)) == 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_make_no_numbers_do_not_warm_up(path: Path, dtype: str) -> None:
+    engine = load(path, dtype=dtype)
+    damage(engine, 0)
+    with pytest.raises(ModelFileError, match=f"{path.name}.*not finite numbers.*dtype {dtype}"):
+        engine.warm_up()
 
 
 def test_out_of_memory_in_a_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +181,10 @@ def test_out_of_memory_in_a_step(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         torch.empty(1 << 60, dtype=torch.uint8)
 
     monkeypatch.setattr(module, "build_inputs", exhausted)
-    with pytest.raises(DeviceOutOfMemory, match="step 1"):
+    with pytest.raises(DeviceOutOfMemory, match="device ran out of memory; try again") as caught:
         engine.step(first_plan())
+    assert "allocate" not in str(caught.value), "the allocator's words are for the log"
+    assert "allocate" in str(caught.value.__cause__)
 
 
 def test_an_error_of_ours_in_a_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

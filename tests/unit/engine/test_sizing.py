@@ -15,7 +15,7 @@ from luce.engine.device import open_device
 from luce.engine.models.registry import family_of
 from luce.engine.options import EngineOptions
 from luce.engine.sizing import Sizing, scratch_bytes, size_engine, weights_bytes
-from luce.errors import PlacementError, UsageError
+from luce.errors import ModelFileError, PlacementError, UsageError
 from luce.loaders.checkpoint import Checkpoint, TensorMeta
 from luce.loaders.hparams import HParams
 
@@ -102,8 +102,22 @@ def test_a_sequence_is_no_longer_than_the_pool() -> None:
 
 
 def test_pool_smaller_than_a_block() -> None:
-    with pytest.raises(UsageError, match="less than one block"):
+    with pytest.raises(UsageError, match=r"--kv-pool-tokens 15 is too small.* need 16"):
         size(kv_pool_tokens=15)
+
+
+@pytest.mark.parametrize("options", [{"max_ctx": 1}, {"kv_pool_tokens": 1, "block_tokens": 1}])
+def test_options_without_room_for_an_answer(options: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=r"is too s.* need 2"):
+        size(**options)
+
+
+def test_a_model_without_room_for_an_answer() -> None:
+    options = EngineOptions(path=Path("short.gguf"))
+    short = checkpoint(context_length=1)
+    spec = family_of("llama").kv_spec(short.hparams, options.block_tokens, 4)
+    with pytest.raises(ModelFileError, match=r"short\.gguf: its context length is 1;"):
+        size_engine(options, short, spec, torch.float32, open_device("cpu"), GIB)
 
 
 def test_default_pool_takes_a_quarter_of_what_is_free() -> None:

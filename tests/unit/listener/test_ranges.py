@@ -4,14 +4,14 @@ import pytest
 
 from luce.errors import InvalidRequest
 from luce.listener.dialects.openai_wire import ChatRequest
-from luce.listener.dialects.ranges import check_ranges, seed64, top_k32
+from luce.listener.dialects.ranges import check_ranges, seed64, top_k32, window32
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("temperature", 0.0),
-        ("temperature", 1e9),
+        ("temperature", 100.0),
         ("top_p", 1.0),
         ("top_p", 1e-9),
         ("top_k", -1),
@@ -19,6 +19,7 @@ from luce.listener.dialects.ranges import check_ranges, seed64, top_k32
         ("min_p", 1.0),
         ("presence_penalty", -2.0),
         ("repetition_penalty", 0.01),
+        ("rep_window", 2**64),
         ("max_tokens", 10**400),
         ("seed", -(2**63)),
         ("seed", 2**64 - 1),
@@ -32,6 +33,7 @@ def test_inside(field: str, value: float) -> None:
     ("field", "value"),
     [
         ("temperature", -1e-9),
+        ("temperature", 100.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
         ("top_p", 0.0),
@@ -39,6 +41,8 @@ def test_inside(field: str, value: float) -> None:
         ("top_k", -(10**400)),
         ("frequency_penalty", 2.01),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 100.1),
+        ("rep_pen", 1e300),
         ("rep_window", -1),
         ("max_tokens", 0),
         ("seed", 2**64),
@@ -69,3 +73,7 @@ def test_seed_maps_to_64_bits() -> None:
 
 def test_top_k() -> None:
     assert [top_k32(k) for k in (None, -1, 0, 40, 10**30)] == [None, 0, 0, 40, 2**31 - 1]
+
+
+def test_rep_window() -> None:
+    assert [window32(w) for w in (None, 0, 256, 2**64)] == [None, 0, 256, 2**31 - 1]

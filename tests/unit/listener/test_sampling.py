@@ -85,7 +85,7 @@ def test_logit_bias_ids() -> None:
     for token_id in (-1, 50):
         with pytest.raises(InvalidRequest, match=f"token {token_id}") as caught:
             resolve(logit_bias={token_id: 1.0})
-        assert caught.value.param == "logit_bias"
+        assert caught.value.param == f"logit_bias.{token_id}"
 
 
 def test_seed_zero_is_a_seed() -> None:

@@ -279,3 +279,54 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
     for length in range(len(whole)):
         _error(tmp_path, whole[:length])
     assert _open(tmp_path, whole).tensors
+
+
+class TestClaimsBeyondReason:
+    """A file with holes may claim any number of empty things and have the bytes for them."""
+
+    @pytest.mark.parametrize(
+        ("element", "count", "size", "says"),
+        [
+            (gb.STRING, 500_000_000, 4 << 30, "500000000 strings are more than the 4194304"),
+            (gb.ARRAY, 300_000_000, 4 << 30, "300000000 arrays are more than the 65536"),
+            (gb.FLOAT64, 500_000_000, 4 << 30, "500000000 numbers are more than the 16777216"),
+        ],
+    )
+    def test_arrays(self, tmp_path: Path, element: int, count: int, size: int, says: str) -> None:
+        head = entry("a", gb.ARRAY, struct.pack("<IQ", element, count))
+        self.refused(tmp_path, GgufBytes(entries=[head]).build(), size, says)
+
+    def test_many_arrays_together(self, tmp_path: Path) -> None:
+        claim = struct.pack("<IQ", gb.STRING, 4_000_000)
+        built = GgufBytes(entries=[entry("k", gb.ARRAY, claim)], num_entries=2, alignment=1)
+        path = _write(tmp_path, built.build())
+        # The first array's strings are a hole, the second's head follows it.
+        with path.open("r+b") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(32_000_000, os.SEEK_CUR)
+            stream.write(entry("l", gb.ARRAY, claim))
+            stream.truncate(100_000_000)
+        with pytest.raises(ModelFileError, match="4000000 strings are more than the 194304"):
+            GgufFile(path)
+
+    def test_texts(self, tmp_path: Path) -> None:
+        head = gb.text("a") + struct.pack("<IQ", gb.STRING, 3 << 30)
+        self.refused(tmp_path, GgufBytes(entries=[head]).build(), 4 << 30, "3221225472 bytes in")
+
+    def test_one_long_string_in_an_array(self, tmp_path: Path) -> None:
+        head = entry("a", gb.ARRAY, struct.pack("<IQQ", gb.STRING, 1, 3 << 30))
+        self.refused(tmp_path, GgufBytes(entries=[head]).build(), 4 << 30, "bytes of strings")
+
+    def test_entries_and_tensors(self, tmp_path: Path) -> None:
+        many = GgufBytes(num_entries=100_000_000).build()
+        self.refused(tmp_path, many, 4 << 30, "100000000 metadata entries are more than")
+        many = GgufBytes(num_tensors=100_000_000).build()
+        self.refused(tmp_path, many, 4 << 30, "100000000 tensors are more than")
+
+    def refused(self, tmp_path: Path, head: bytes, size: int, says: str) -> None:
+        path = _write(tmp_path, head)
+        os.truncate(path, size)
+        begin = time.process_time()
+        with pytest.raises(ModelFileError, match=says):
+            GgufFile(path)
+        assert time.process_time() - begin < 1.0

@@ -24,21 +24,29 @@ def test_values_and_defaults() -> None:
 
 
 def test_an_absent_value_without_default() -> None:
-    for read in (Keys.count, Keys.number, Keys.text):
+    reads = (
+        Keys.count,
+        Keys.number,
+        Keys.text,
+        Keys.texts,
+    )
+    for read in reads:
         with pytest.raises(ModelFileError, match=r"^file: p\.k is missing$"):
             read(_keys(k=None), "k")
 
 
 @pytest.mark.parametrize("array", [[4, 4], np.array([4, 4], dtype=np.int32)])
 def test_equal_per_layer_values_count_as_one(array: Any) -> None:
-    assert _keys(n=array).count("n") == 4
-    assert type(_keys(n=array).count("n")) is int
+    assert _keys(n=array).layer_count("n") == 4
+    assert type(_keys(n=array).layer_count("n")) is int
+    with pytest.raises(ModelFileError, match=r"^file: p\.n is .*: it must be a whole number$"):
+        _keys(n=array).count("n")
 
 
 @pytest.mark.parametrize("array", [[], [4, 5], [[4], [4]], [np.array([1, 2])] * 2, [{}, {}]])
 def test_other_arrays_are_refused(array: Any) -> None:
     with pytest.raises(ModelFileError, match=r"^file: p\.n is "):
-        _keys(n=array).count("n")
+        _keys(n=array).layer_count("n")
     with pytest.raises(ModelFileError, match=r"^file: p\.n is "):
         _keys(n=array).only("n", (4,), "no")
 
@@ -65,3 +73,29 @@ def test_long_values_are_cut_in_messages() -> None:
     with pytest.raises(ModelFileError) as caught:
         _keys(s=["x" * 10_000]).text("s")
     assert len(str(caught.value)) < 200
+
+
+def test_ranges() -> None:
+    assert _keys(n=0).count("n", minimum=0) == 0
+    assert _keys(x=1.5).number("x", above=1.0) == 1.5
+    with pytest.raises(ModelFileError, match=r"p\.n is 15: it is out of range: it must be 16 at"):
+        _keys(n=15).count("n", minimum=16)
+    with pytest.raises(ModelFileError, match=r"p\.x is 1\.0: .* it must be above 1"):
+        _keys(x=1.0).number("x", above=1.0)
+
+
+@pytest.mark.parametrize("wrong", [1, ["x"], np.array([1, 2]), True])
+def test_text_and_objects_of_another_kind(wrong: Any) -> None:
+    with pytest.raises(ModelFileError, match="it must be a string"):
+        _keys(s=wrong).optional_text("s")
+    with pytest.raises(ModelFileError, match="it must be an object"):
+        _keys(s=wrong).optional_object("s")
+    assert _keys().optional_text("s") is None
+    assert _keys().optional_object("s") is None
+
+
+def test_without_a_source_the_key_comes_first() -> None:
+    with pytest.raises(ModelFileError, match=r"^k is 1: it must be a string$"):
+        Keys(None, {"k": 1}).text("k")
+    with pytest.raises(ModelFileError, match=r"^k is missing$"):
+        Keys(None, {}).text("k")

@@ -83,12 +83,16 @@ def test_gguf_begin_token(
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("tokenizer.ggml.tokens", None, "tokens, the vocabulary, is missing"),
-        ("tokenizer.ggml.tokens", (gb.ARRAY, (gb.INT32, [1])), "the vocabulary, is missing"),
-        ("tokenizer.ggml.eos_token_id", (gb.UINT32, 4), "is 4, outside the vocabulary of 4"),
-        ("tokenizer.ggml.eos_token_id", (gb.INT32, -1), "is -1, outside"),
+        ("tokenizer.ggml.tokens", None, "tokens is missing"),
+        ("tokenizer.ggml.tokens", (gb.ARRAY, (gb.INT32, [1])), "it must be a list of strings"),
+        (
+            "tokenizer.ggml.eos_token_id",
+            (gb.UINT32, 4),
+            "is 4: it lies outside .* of 4",
+        ),
+        ("tokenizer.ggml.eos_token_id", (gb.INT32, -1), "is -1: it lies outside"),
         ("tokenizer.ggml.add_bos_token", (gb.UINT32, 1), "must be true or false"),
-        ("tokenizer.chat_template", (gb.UINT32, 1), "is not a string"),
+        ("tokenizer.chat_template", (gb.UINT32, 1), "is 1: it must be a string"),
     ],
 )
 def test_gguf_damage(

@@ -33,6 +33,13 @@ def test_busy_models_are_candidates_too() -> None:
     assert PrimaryFirst().decide(RouteRequest("r"), [busy]) == Try(("m0",))
 
 
+def test_restarting_models_are_waited_for_while_none_is_ready() -> None:
+    models = views("restarting", "unavailable", "ready", "loading", "restarting")
+    assert PrimaryFirst().decide(RouteRequest("r"), models) == Try(("m2",))
+    del models[2]
+    assert PrimaryFirst().decide(RouteRequest("r"), models) == Try(("m0", "m4"))
+
+
 @pytest.mark.parametrize(
     ("states", "error"),
     [

@@ -64,11 +64,28 @@ def test_a_long_prompt_leaves_turns_to_a_short_one() -> None:
     assert floor.compute() == {"long": 8}
 
 
-def test_only_the_oldest_cohort_advances() -> None:
+def test_cohorts_take_turns() -> None:
     floor = _Floor(chunk=16, max_prefill_sequences=2)
+    for order in range(5):
+        floor.seat(f"p{order}", range(order * 100, order * 100 + 40))
+    cohorts = [floor.compute() for _ in range(5)]
+    assert cohorts == [
+        {"p0": 8, "p1": 8},
+        {"p2": 8, "p3": 8},
+        {"p0": 8, "p4": 8},
+        {"p1": 8, "p2": 8},
+        {"p3": 8, "p4": 8},
+    ]
+
+
+def test_a_short_prompt_behind_many_long_ones_has_its_turn() -> None:
+    floor = _Floor(chunk=16, max_prefill_sequences=4)
     for order in range(4):
-        floor.seat(f"p{order}", range(order * 100, order * 100 + 20))
-    assert floor.compute() == {"p0": 8, "p1": 8}
+        floor.seat(f"long{order}", range(order * 1000, order * 1000 + 150))
+    for _ in range(3):
+        floor.compute()
+    floor.seat("short", range(5000, 5003))
+    assert floor.compute()["short"] == 3
 
 
 def test_the_same_prefix_is_computed_by_the_first_only() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.outcome import Admitted, Busy
+from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.testing.plan_engine import generate_alone
 from luce.testing.stepper import Stepper
 
@@ -111,7 +112,6 @@ def test_cancel_under_way_waits_for_the_step(make_stepper: MakeStepper) -> None:
 def test_cancel_of_a_stranger_is_ignored(make_stepper: MakeStepper) -> None:
     scheduler = make_stepper().scheduler
     scheduler.cancel("nobody")
-    scheduler.fail("nobody", "InternalError", "")
     assert scheduler.take_retired() == ()
 
 
@@ -143,17 +143,73 @@ def test_a_hundred_aborts_leave_nothing_behind(make_stepper: MakeStepper, depth:
     assert _all_free(stepper)
 
 
-def test_fail_retires_one_with_its_error(make_stepper: MakeStepper) -> None:
-    stepper = make_stepper()
-    stepper.submit("a", _prompt(4), _sampling())
-    stepper.submit("b", _prompt(4, 90), _sampling())
-    stepper.step()
-    stepper.scheduler.fail("a", "DeviceOutOfMemory", "no room for the logits")
+def _break_row(stepper: Stepper, monkeypatch: pytest.MonkeyPatch, row: int, step: int) -> None:
+    """From `step` on, the logits of `row` are not finite numbers."""
+    run = stepper.engine.run
+
+    def broken(plan: StepPlan) -> StepResult:
+        result = run(plan)
+        rows = [item.row for item in plan.items if item.sample]
+        ids = [
+            FAILED_TOKEN if here == row and plan.step >= step else token_id
+            for here, token_id in zip(rows, result.token_ids, strict=True)
+        ]
+        return StepResult(result.step, tuple(ids))
+
+    monkeypatch.setattr(stepper.engine, "run", broken)
+
+
+@DEPTHS
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_a_failed_row_ends_its_sequence_alone(
+    make_stepper: MakeStepper, monkeypatch: pytest.MonkeyPatch, depth: int, step: int
+) -> None:
+    stepper = make_stepper(depth=depth)
+    stepper.submit("a", _prompt(4), _sampling(20))
+    stepper.submit("b", _prompt(4, 90), _sampling(20))
+    _break_row(stepper, monkeypatch, 0, step)
     stepper.run()
     gone = stepper.retired["a"]
-    assert (gone.finish, gone.error) == ("error", "DeviceOutOfMemory")
-    assert gone.detail == "no room for the logits"
+    assert (gone.finish, gone.error) == ("error", "InternalError")
+    assert "not finite numbers" in gone.detail
+    assert gone.completion_tokens == len(stepper.outputs["a"]) == step - 1
+    alone, _ = generate_alone(_prompt(4), _sampling(20), 200, VOCAB)
+    assert stepper.outputs["a"] == alone[: step - 1]
+    assert stepper.outputs["b"] == generate_alone(_prompt(4, 90), _sampling(20), 200, VOCAB)[0]
     assert stepper.endings == {"b": "length"}
+    assert stepper.num_retired == {"a": 1, "b": 1}
+    assert _all_free(stepper)
+
+
+@DEPTHS
+def test_nobody_finds_what_a_failed_row_computed(
+    make_stepper: MakeStepper, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    stepper = make_stepper(depth=depth)
+    stepper.submit("a", _prompt(13), _sampling(20))
+    _break_row(stepper, monkeypatch, 0, 1)
+    stepper.run()
+    assert stepper.retired["a"].finish == "error"
+    assert stepper.scheduler.stats().kv.cached_blocks == 0
+    monkeypatch.undo()
+    stepper.submit("again", _prompt(13), _sampling(20))
+    stepper.run()
+    assert stepper.retired["again"].cached_tokens == 0
+    assert stepper.outputs["again"] == generate_alone(_prompt(13), _sampling(20), 200, VOCAB)[0]
+
+
+def test_a_cancelled_sequence_whose_row_fails_stays_cancelled(make_stepper: MakeStepper) -> None:
+    stepper = make_stepper()
+    scheduler, engine = stepper.scheduler, stepper.engine
+    stepper.submit("a", _prompt(8), _sampling(20))
+    plan = scheduler.plan()
+    assert plan is not None
+    engine.run(plan)
+    scheduler.cancel("a")
+    outcome = scheduler.apply(plan, StepResult(plan.step, (FAILED_TOKEN,)))
+    assert [gone.finish for gone in outcome.retired] == ["cancelled"]
+    assert scheduler.stats().kv.cached_blocks == 0
+    scheduler.check_integrity()
 
 
 def test_fail_all_retires_everyone_once_and_the_scheduler_goes_on(

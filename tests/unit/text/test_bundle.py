@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import struct
 import subprocess
 import sys
@@ -204,6 +205,22 @@ class TestTemplates:
         assert given.prepare(call(("user", "x"))) == bundle(meta).prepare(call(("user", "x")))
         assert "chat template file is empty" in caplog.text
 
+    def test_files_that_would_be_read_for_ever_are_not_opened(
+        self, meta: TextMetadata, tmp_path: Path
+    ) -> None:
+        pipe = tmp_path / "pipe.jinja"
+        os.mkfifo(pipe)
+        for path in (pipe, Path("/dev/zero"), tmp_path):
+            with pytest.raises(ModelFileError, match=f"{path}: is not a regular file"):
+                TextBundle.from_metadata(meta, Path("m.gguf"), path)
+
+    def test_a_file_that_is_too_large(self, meta: TextMetadata, tmp_path: Path) -> None:
+        path = tmp_path / "chat.jinja"
+        with path.open("wb") as stream:
+            stream.truncate((4 << 20) + 1)
+        with pytest.raises(ModelFileError, match=r"chat\.jinja: has 4194305 bytes, more than"):
+            TextBundle.from_metadata(meta, Path("m.gguf"), path)
+
     @pytest.mark.parametrize("data", [None, b"\xff\xfe"])
     def test_a_file_that_cannot_be_read(
         self, meta: TextMetadata, tmp_path: Path, data: bytes | None
@@ -211,7 +228,7 @@ class TestTemplates:
         path = tmp_path / "chat.jinja"
         if data is not None:
             path.write_bytes(data)
-        with pytest.raises(ModelFileError, match=r"chat\.jinja: cannot read"):
+        with pytest.raises(ModelFileError, match=r"chat\.jinja: (cannot be read|is not valid)"):
             TextBundle.from_metadata(meta, PATH, path)
 
 

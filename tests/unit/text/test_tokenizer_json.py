@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +120,28 @@ class TestMetaspace:
 
 class TestDamage:
     def test_no_file(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelFileError, match=r"tokenizer\.json: no such file"):
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json: cannot be read: No such file"):
             load_tokenizer(tmp_path / "tokenizer.json")
 
-    @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 1}', '{"version": "1.0"}'])
+    @pytest.mark.parametrize("content", ["{", "[]", '{"model": 1}', '{"version": "1.0"}'])
     def test_not_a_tokenizer(self, tmp_path: Path, content: str) -> None:
         path = tmp_path / "tokenizer.json"
         path.write_text(content)
         with pytest.raises(ModelFileError, match=r"tokenizer\.json: not a tokenizer"):
+            load_tokenizer(path)
+
+    def test_files_that_are_not_even_opened(self, tmp_path: Path) -> None:
+        path = tmp_path / "tokenizer.json"
+        path.touch()
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json: the file is empty"):
+            load_tokenizer(path)
+        with path.open("wb") as stream:
+            stream.truncate(1 << 30)
+        with pytest.raises(ModelFileError, match=r"has 1073741824 bytes, more than the 67108864"):
+            load_tokenizer(path)
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json: is not a regular file"):
             load_tokenizer(path)
 
     def test_a_file_that_is_not_text(self, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from luce.kv.manager import KVManager
 from luce.protocol import messages as wire
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.limits import SchedulerLimits
-from luce.scheduler.plan import StepPlan, StepResult
+from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.worker.loop import MAX_FAILED_STEPS, STATS_INTERVAL_NS, WorkerLoop
@@ -30,7 +30,11 @@ class ScriptedStep:
         if error is not None:
             raise error
         token_ids = [
-            self._engine.token(item.output_index) for item in self._plan.items if item.sample
+            FAILED_TOKEN
+            if item.row == self._engine.broken_row
+            else self._engine.token(item.output_index)
+            for item in self._plan.items
+            if item.sample
         ]
         return StepResult(self._plan.step, tuple(token_ids))
 
@@ -44,6 +48,7 @@ class ScriptedEngine:
         self.step_errors: dict[int, Exception] = {}
         self.result_errors: dict[int, Exception] = {}
         self.stop_at: int | None = None
+        self.broken_row: int | None = None
         self.most_under_way = 0
         self.on_step: Callable[[StepPlan], None] = lambda plan: None
 
@@ -265,6 +270,37 @@ def test_a_typed_step_error_fails_what_runs_once(bench: Bench, where: str):
     for message in retired.values():
         assert (message.finish, message.error) == ("error", "DeviceOutOfMemory")
         assert message.detail == "The device is full."
+
+
+def test_a_failed_row_ends_its_sequence_and_no_other(bench: Bench, caplog):
+    bench.engine.broken_row = 0
+    bench.submit("sick", max_tokens=9)
+    bench.submit("healthy", max_tokens=9)
+    bench.run()
+    retired = bench.post.retired()
+    assert (retired["sick"].finish, retired["sick"].error) == ("error", "InternalError")
+    assert "not finite numbers" in retired["sick"].detail
+    assert bench.post.tokens("sick") == []
+    assert retired["healthy"].finish == "length"
+    assert bench.post.tokens("healthy") == list(range(100, 109))
+    (record,) = [r for r in caplog.records if r.getMessage() == "sequence failed"]
+    assert record.request_id == "sick"
+
+
+def test_failed_rows_are_no_failed_steps(bench: Bench):
+    bench.engine.broken_row = 0
+    names = iter([f"r{i}" for i in range(3 * MAX_FAILED_STEPS)])
+
+    def on_idle() -> None:
+        name = next(names, None)
+        if name is None:
+            bench.post.inbox.append(wire.Shutdown(0.0))
+        else:
+            bench.submit(name)
+
+    bench.post.on_idle = on_idle
+    bench.run()
+    assert len(bench.post.retired()) == 3 * MAX_FAILED_STEPS
 
 
 def test_after_a_failed_step_new_requests_are_served(bench: Bench):

@@ -154,6 +154,19 @@ def test_a_load_that_fails_is_a_fatal_fault_and_its_exit_code(far: Far, monkeypa
     assert far.end() == 3
 
 
+def test_a_load_that_fails_is_for_the_listener_to_tell(far: Far, monkeypatch, caplog):
+    """Its path is no UTF-8, and nothing of it is logged here."""
+
+    def load(spec, progress) -> LoadedModel:
+        raise ModelFileError("\udcff.gguf: not a GGUF file.")
+
+    use_model(monkeypatch, load)
+    far.start(wire.Load(SPEC))
+    assert far.next() == wire.Fault("ModelFileError", "?.gguf: not a GGUF file.", True)
+    assert far.end() == 3
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
 def test_a_bug_while_loading_tells_no_details(far: Far, monkeypatch, caplog):
     def load(spec, progress) -> LoadedModel:
         raise KeyError("secret")

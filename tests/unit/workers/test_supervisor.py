@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -121,6 +122,22 @@ async def test_a_load_that_fails_at_first_start_is_final_and_says_why():
         assert supervisor.num_restarts == 0
         with pytest.raises(ModelFileError):
             await supervisor.wait_first_load()
+
+
+async def test_a_failed_first_start_is_left_to_the_caller_to_tell(caplog):
+    async with supervised(load_error="ModelFileError", load_message="no tensors.") as supervisor:
+        with pytest.raises(ModelFileError):
+            await asyncio.wait_for(supervisor.wait_first_load(), 10)
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+async def test_a_worker_lost_after_it_served_is_logged(caplog):
+    async with supervised() as supervisor:
+        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        os.kill(supervisor.handle.pid, signal.SIGKILL)
+        await until(lambda: supervisor.pause_s is not None)
+    events = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert events == ["worker lost", "worker restarts after a pause"]
 
 
 @pytest.mark.parametrize("crash", ["start", "load"])

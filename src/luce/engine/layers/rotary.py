@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from luce.errors import ModelFileError
 from luce.loaders.hparams import HParams, RopeScaling
 
 
@@ -17,6 +18,9 @@ class RotaryTable:
         max_positions: positions 0 .. max_positions-1 can be looked up.
         divisors: f32 [D/2] that divide the frequencies (GGUF's `rope_freqs`), or None.
         device: where the table is.
+
+    Raises:
+        ModelFileError: base and scaling give no finite frequencies.
     """
 
     def __init__(
@@ -26,9 +30,7 @@ class RotaryTable:
         divisors: torch.Tensor | None,
         device: torch.device,
     ) -> None:
-        frequencies = inverse_frequencies(hparams)
-        if divisors is not None:
-            frequencies = frequencies / divisors.double().cpu()
+        frequencies = _checked_frequencies(hparams, divisors)
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float64), frequencies)
         scale = attention_factor(hparams.rope_scaling)
         table = torch.stack((angles.cos(), angles.sin()), dim=-1).mul_(scale)
@@ -41,6 +43,23 @@ class RotaryTable:
     @property
     def nbytes(self) -> int:
         return self._table.nbytes
+
+
+def _checked_frequencies(hparams: HParams, divisors: torch.Tensor | None) -> torch.Tensor:
+    # These numbers come from the file; not every combination of legal ones makes sense.
+    reason = "they are not finite numbers"
+    try:
+        frequencies = inverse_frequencies(hparams)
+        if divisors is not None:
+            frequencies = frequencies / divisors.double().cpu()
+        if bool(frequencies.isfinite().all()):
+            return frequencies
+    except (ArithmeticError, ValueError) as error:
+        reason = str(error)
+    raise ModelFileError(
+        f"the model's rotary frequencies cannot be computed from base {hparams.rope_theta:g} and "
+        f"scaling {hparams.rope_scaling}: {reason}"
+    )
 
 
 def inverse_frequencies(hparams: HParams) -> torch.Tensor:

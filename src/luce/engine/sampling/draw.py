@@ -12,13 +12,18 @@ from dataclasses import dataclass
 
 import torch
 
+from luce.engine.sampling.bounds import GREEDY_BELOW, usable_temperature
+
 # The mass top-p asks for nearly always lies in this many tokens; sorting all is the fallback.
 _HEAD = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class DrawParams:
-    """How one row is drawn: `SamplingParams` with a positive temperature, and its number."""
+    """How one row is drawn: `SamplingParams` with a positive temperature, and its number.
+
+    A temperature below `bounds.GREEDY_BELOW` is computed as that.
+    """
 
     temperature: float
     top_k: int
@@ -50,7 +55,8 @@ def draw(logits: torch.Tensor, params: Sequence[DrawParams]) -> torch.Tensor:
 def kept_probabilities(logits: torch.Tensor, params: Sequence[DrawParams]) -> torch.Tensor:
     """Unnormalised probabilities, 0 for what was cut: f32 [n, V]."""
     logits = _keep_top_k(logits, params)
-    temperatures = _column([row.temperature for row in params], logits.device, logits.dtype)
+    usable = [usable_temperature(row.temperature) or GREEDY_BELOW for row in params]
+    temperatures = _column(usable, logits.device, logits.dtype)
     # The maximum goes first, so that a tiny temperature divides 0, not infinity.
     shifted = logits - logits.max(-1, keepdim=True).values
     probs = torch.softmax(shifted / temperatures, dim=-1)

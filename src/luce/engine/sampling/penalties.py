@@ -20,7 +20,7 @@ class PenaltyStrengths:
 def apply_penalties(
     logits: torch.Tensor, counts: torch.Tensor, strengths: PenaltyStrengths
 ) -> torch.Tensor:
-    """Lower what was seen: repetition first (once per distinct token), then frequency, presence.
+    """Change what was seen: repetition first (once per distinct token), then frequency, presence.
 
     Args:
         logits: f32 [n, V].
@@ -28,7 +28,7 @@ def apply_penalties(
 
     Returns:
         f32 [n, V]. A positive logit of a seen token is divided by the repetition penalty, a
-        negative one multiplied.
+        negative one multiplied: a penalty above 1 lowers it, one below 1 raises it.
     """
     seen = counts > 0
     repeated = torch.where(logits > 0, logits / strengths.repetition, logits * strengths.repetition)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
 from luce.engine.sampling.draw import DrawParams, draw
 from luce.engine.sampling.penalties import PenaltyStrengths, TokenWindows, apply_penalties
 from luce.engine.sampling.rng import uniform
@@ -54,13 +55,14 @@ class Sampler:
         params = start.sampling
         window = min(params.rep_window, self._max_ctx)
         has_penalties = window > 0 and (
-            params.repetition_penalty > 1
+            params.repetition_penalty != 1
             or params.frequency_penalty != 0
             or params.presence_penalty != 0
         )
         if has_penalties:
             self._windows.start(start.row, start.history, window)
-        ids, values = tuple(params.logit_bias), tuple(params.logit_bias.values())
+        ids = tuple(params.logit_bias)
+        values = [usable_term(value) for value in params.logit_bias.values()]
         self._occupants[start.row] = _Occupant(
             params=params,
             seed=start.seed,
@@ -113,10 +115,9 @@ class Sampler:
             return torch.tensor(values, device=self._device).unsqueeze(1)
 
         strengths = PenaltyStrengths(
-            # Below 1 it is off, as the interface we follow has it.
-            repetition=column([max(each.repetition_penalty, 1.0) for each in params]),
-            frequency=column([each.frequency_penalty for each in params]),
-            presence=column([each.presence_penalty for each in params]),
+            repetition=column([usable_factor(each.repetition_penalty) for each in params]),
+            frequency=column([usable_term(each.frequency_penalty) for each in params]),
+            presence=column([usable_term(each.presence_penalty) for each in params]),
         )
         counts = self._windows.counts([rows[line] for line in lines])
         logits[lines] = apply_penalties(logits[lines], counts, strengths)
@@ -124,10 +125,11 @@ class Sampler:
     def _choose(
         self, logits: torch.Tensor, occupants: list[_Occupant], output_indices: Sequence[int]
     ) -> torch.Tensor:
-        drawn = [line for line, each in enumerate(occupants) if each.params.temperature > 0]
+        temperatures = [usable_temperature(each.params.temperature) for each in occupants]
+        drawn = [line for line, value in enumerate(temperatures) if value > 0]
         params = [
             DrawParams(
-                temperature=occupants[line].params.temperature,
+                temperature=temperatures[line],
                 top_k=occupants[line].params.top_k,
                 top_p=occupants[line].params.top_p,
                 min_p=occupants[line].params.min_p,

@@ -8,6 +8,7 @@ from typing import Any
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import anthropic_wire as wire
 from luce.listener.dialects.billing_header import without_billing
+from luce.listener.dialects.openai_fields import template_variables
 from luce.text import call as ours
 from luce.text.reasoning import ReasoningRequest, reasoning_request
 
@@ -43,7 +44,7 @@ def prompt_call(request: wire.MessagesRequest) -> ours.GenerationCall:
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning=_reasoning(request),
-        template_kwargs=request.chat_template_kwargs or {},
+        template_kwargs=template_variables(request.chat_template_kwargs),
     )
 
 

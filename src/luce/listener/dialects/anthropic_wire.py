@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from luce.listener.dialects.openai_wire import SamplingFields
+from luce.listener.dialects.ranges import ItemList
 
 
 class Block(msgspec.Struct):
@@ -29,10 +30,10 @@ class Block(msgspec.Struct):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | ItemList[Block] | None = None
 
 
-Content = str | list[Block]
+Content = str | ItemList[Block]
 
 
 class Message(msgspec.Struct):
@@ -84,9 +85,9 @@ class MessagesRequest(SamplingFields, kw_only=True):
         reasoning, reasoning_effort, chat_template_kwargs: as in our other APIs.
     """
 
-    messages: list[Message]
+    messages: ItemList[Message]
     system: Content | None = None
-    tools: list[Tool] | None = None
+    tools: ItemList[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
     output_config: OutputConfig | None = None

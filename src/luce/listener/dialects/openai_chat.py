@@ -17,6 +17,7 @@ from luce.listener.dialects.openai_fields import (
     refuse_unserved,
     sampling_overrides,
     stop_strings,
+    template_variables,
 )
 from luce.listener.dialects.openai_prompt import chat_messages, tool_choice, tool_specs
 from luce.listener.dialects.ranges import check_ranges
@@ -42,7 +43,7 @@ class OpenAIChat:
         request = decode_json(self._decoder, body)
         refuse_unserved(request, wire.UNSERVED)
         check_ranges(request)
-        variables = request.chat_template_kwargs or {}
+        variables = template_variables(request.chat_template_kwargs)
         return GenerationCall(
             model=request.model or None,
             messages=chat_messages(request.messages),

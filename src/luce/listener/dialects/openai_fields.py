@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects.openai_wire import SamplingFields
-from luce.listener.dialects.ranges import seed64, top_k32
+from luce.listener.dialects.ranges import MAX_TEMPLATE_BYTES, seed64, top_k32, window32
 from luce.text.call import SamplingOverrides
 
 MAX_STOP_STRINGS = 16
@@ -74,7 +76,7 @@ def sampling_overrides(request: SamplingFields) -> SamplingOverrides:
         repetition_penalty=first_given(request.repetition_penalty, request.rep_pen),
         frequency_penalty=request.frequency_penalty,
         presence_penalty=request.presence_penalty,
-        rep_window=request.rep_window,
+        rep_window=window32(request.rep_window),
         logit_bias=_checked_bias(request.logit_bias),
         seed=seed64(request.seed),
         ignore_eos=bool(request.ignore_eos),
@@ -96,11 +98,29 @@ def stop_strings(request: SamplingFields, param: str = "stop") -> tuple[str, ...
     return merged
 
 
+def template_variables(given: dict[str, Any] | None) -> dict[str, Any]:
+    """The client's own variables for the chat template.
+
+    Raises:
+        InvalidRequest: they are too large, or nested too deeply.
+    """
+    name = "chat_template_kwargs"
+    try:
+        size = len(msgspec.json.encode(given)) if given else 0
+    except RecursionError as error:
+        raise InvalidRequest(f"{name} is nested too deeply.", param=name) from error
+    if size > MAX_TEMPLATE_BYTES:
+        raise InvalidRequest(
+            f"{name} may have at most {MAX_TEMPLATE_BYTES} bytes, not {size}.", param=name
+        )
+    return given or {}
+
+
 def _checked_bias(bias: dict[int, float] | None) -> dict[int, float] | None:
     for token_id, value in (bias or {}).items():
         if not abs(value) <= MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"logit_bias of token {token_id} must be between -100 and 100, not {value:g}.",
-                param="logit_bias",
+                param=f"logit_bias.{token_id}",
             )
     return bias or None

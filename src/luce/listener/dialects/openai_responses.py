@@ -17,6 +17,7 @@ from luce.listener.dialects.openai_fields import (
     refuse_unserved,
     sampling_overrides,
     stop_strings,
+    template_variables,
 )
 from luce.listener.dialects.ranges import check_ranges
 from luce.listener.dialects.responses_output import ResponseOutput, ResponsesCall
@@ -65,7 +66,7 @@ class OpenAIResponses:
             max_tokens=output_cap(request),
             stop=stop_strings(request),
             stream=bool(request.stream),
-            template_kwargs=request.chat_template_kwargs or {},
+            template_kwargs=template_variables(request.chat_template_kwargs),
             tools=tools.specs,
             tool_choice=tool_choice(request.tool_choice),
             parallel_tool_calls=request.parallel_tool_calls is not False,

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from luce.listener.dialects.ranges import ItemList, StopString
+
 
 class FunctionCall(msgspec.Struct):
     """What an assistant turn called."""
@@ -39,9 +41,9 @@ class Message(msgspec.Struct):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart] | None = None
+    content: str | ItemList[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: ItemList[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -106,8 +108,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     rep_pen: float | None = None
     rep_window: int | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_sequences: list[str] | None = None
+    stop: StopString | ItemList[StopString] | None = None
+    stop_sequences: ItemList[StopString] | None = None
     logit_bias: dict[int, float] | None = None
     ignore_eos: bool | None = None
 
@@ -115,9 +117,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 class ChatRequest(SamplingFields, kw_only=True):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: list[Message]
+    messages: ItemList[Message]
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[Tool] | None = None
+    tools: ItemList[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Any = None

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
 
 from luce.errors import InvalidRequest
 
 MAX_CHOICES = 8
 """Most answers to one request; each takes a place of its own at the model."""
+
+MAX_ITEMS = 10_000
+"""Most messages, parts of one and tools of a request."""
+
+MAX_STOP_CHARACTERS = 4096
+"""Longest stop string."""
+
+MAX_TEMPLATE_BYTES = 2**20
+"""Most JSON of `chat_template_kwargs`."""
+
+ItemT = TypeVar("ItemT")
+
+ItemList = Annotated[list[ItemT], msgspec.Meta(max_length=MAX_ITEMS)]
+"""A list of a request that is not too long to be looked at."""
+
+StopString = Annotated[str, msgspec.Meta(max_length=MAX_STOP_CHARACTERS)]
 
 _INT32_MAX = 2**31 - 1
 
@@ -31,14 +50,14 @@ class Range:
 
 
 RANGES = {
-    "temperature": Range(0),
+    "temperature": Range(0, 100),
     "top_p": Range(0, 1, above=True),
     "top_k": Range(-1),
     "min_p": Range(0, 1),
     "presence_penalty": Range(-2, 2),
     "frequency_penalty": Range(-2, 2),
-    "repetition_penalty": Range(0, above=True),
-    "rep_pen": Range(0, above=True),
+    "repetition_penalty": Range(0, 100, above=True),
+    "rep_pen": Range(0, 100, above=True),
     "rep_window": Range(0),
     "max_tokens": Range(1),
     "max_output_tokens": Range(1),
@@ -68,6 +87,11 @@ def seed64(seed: int | None) -> int | None:
 def top_k32(top_k: int | None) -> int | None:
     """-1 is another word for off; more than any vocabulary is as good as off."""
     return None if top_k is None else min(max(top_k, 0), _INT32_MAX)
+
+
+def window32(window: int | None) -> int | None:
+    """A window of more tokens than any context is as good as all of them."""
+    return None if window is None else min(window, _INT32_MAX)
 
 
 def _holds(allowed: Range, value: float) -> bool:

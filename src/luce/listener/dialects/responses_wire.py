@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from luce.listener.dialects.openai_wire import SamplingFields
+from luce.listener.dialects.ranges import ItemList
 
 
 class Part(msgspec.Struct, omit_defaults=True):
@@ -38,13 +39,13 @@ class Item(msgspec.Struct, omit_defaults=True):
     type: str | None = None
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[Part] | None = None
+    content: str | ItemList[Part] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
-    output: str | list[Part] | None = None
-    summary: list[Part] | None = None
+    output: str | ItemList[Part] | None = None
+    summary: ItemList[Part] | None = None
     encrypted_content: str | None = None
 
 
@@ -105,15 +106,15 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         reasoning_effort, thinking, chat_template_kwargs: as in our other APIs.
     """
 
-    input: str | list[Item] | None = None
+    input: str | ItemList[Item] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[Tool] | None = None
+    tools: ItemList[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
-    include: list[str] | None = None
+    include: ItemList[str] | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None

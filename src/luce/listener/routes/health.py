@@ -28,7 +28,7 @@ class HealthRoutes:
         return _answer(200, {"status": "ok", "name": "luce", "version": __version__})
 
     async def ready(self, request: Request) -> Response:
-        """200 if a request would be admitted or queued; `?live` asks for liveness only."""
+        """200 if a model is up; `?live` asks for liveness only."""
         if "live" in request.query_params:
             return await self.live(request)
         status = self._status()
@@ -45,7 +45,7 @@ class HealthRoutes:
             return "stopping"
         if "ready" in states:
             return "ok"
-        return "loading" if "loading" in states else "unavailable"
+        return next((s for s in ("restarting", "loading") if s in states), "unavailable")
 
 
 def _describe(model: ServedModel) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class ModelCard(msgspec.Struct):
     Attributes:
         context_length: longest sequence served, null while the model loads.
         max_context_length: the context it was trained for, null while the model loads.
-        state: "loading", "ready" or "unavailable".
+        state: "loading", "ready", "restarting" or "unavailable".
     """
 
     id: str

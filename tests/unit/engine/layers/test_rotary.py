@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from luce.engine.layers.rotary import RotaryTable, attention_factor, inverse_frequencies
+from luce.errors import ModelFileError
 from luce.loaders.hparams import HParams, RopeScaling
 
 CPU = torch.device("cpu")
@@ -115,3 +116,33 @@ def test_table_carries_the_attention_factor() -> None:
     first = RotaryTable(hparams, 4, None, CPU).lookup(torch.tensor([0], dtype=torch.int32))
     assert (first[0, 0, :, 0] == 1.5).all()
     assert (first[0, 0, :, 1] == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("base", "scaling"),
+    [
+        (1.0, RopeScaling(kind="yarn", factor=4.0, original_context=128)),
+        (1e4, RopeScaling(kind="yarn", factor=4.0, original_context=0)),
+        (-2.0, None),
+        (1e4, RopeScaling(kind="linear", factor=0.0)),
+        (
+            1e4,
+            RopeScaling(
+                kind="llama3",
+                factor=2.0,
+                original_context=0,
+                low_freq_factor=0.0,
+                high_freq_factor=0.0,
+            ),
+        ),
+    ],
+)
+def test_parameters_that_make_no_frequencies(base: float, scaling: RopeScaling | None) -> None:
+    hparams = replace(HPARAMS, rope_theta=base, rope_scaling=scaling)
+    with pytest.raises(ModelFileError, match=f"rotary frequencies cannot .* base {base:g} "):
+        RotaryTable(hparams, 8, None, CPU)
+
+
+def test_divisors_that_make_no_frequencies() -> None:
+    with pytest.raises(ModelFileError, match="not finite"):
+        RotaryTable(HPARAMS, 8, torch.zeros(16), CPU)

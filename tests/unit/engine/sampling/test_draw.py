@@ -121,6 +121,23 @@ def test_tiny_temperature_is_greedy() -> None:
     assert draw(logits, [params] * 3).tolist() == logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("temperature", [1e-46, 5e-324])
+def test_a_temperature_that_float32_does_not_know_is_greedy(temperature: float) -> None:
+    logits = some_logits(3, seed=4)
+    params = replace(PLAIN, temperature=temperature, top_k=5, uniform=0.999)
+    assert draw(logits, [params] * 3).tolist() == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e39, 1e308])
+def test_a_huge_temperature_is_uniform_over_what_top_k_keeps(temperature: float) -> None:
+    logits = some_logits(1, seed=6)
+    params = replace(PLAIN, temperature=temperature, top_k=5)
+    found = normalised(kept_probabilities(logits, [params]))
+    best = logits.topk(5).indices
+    expected = torch.zeros(1, 50, dtype=torch.float64).scatter(1, best, 0.2)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_logits_that_are_not_numbers(value: float) -> None:
     logits = some_logits(2, seed=5)

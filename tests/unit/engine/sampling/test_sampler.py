@@ -77,7 +77,7 @@ def test_window_forgets() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"rep_window": 0, "presence_penalty": 5.0}, {"repetition_penalty": 0.5}]
+    "params", [{"rep_window": 0, "presence_penalty": 5.0}, {"repetition_penalty": 1.0}]
 )
 def test_penalties_that_are_off(params: dict[str, Any]) -> None:
     target = sampler()
@@ -143,3 +143,51 @@ def test_greedy_logits_that_are_not_numbers(value: float) -> None:
     assert target.sample(rows, [0, 1], [0, 0]).tolist() == [-1, 3]
     # The failed row's window is still sound.
     assert target.sample(logits(3), [0], [1]).tolist() == [3]
+
+
+def test_a_repetition_penalty_below_1_asks_for_repetition() -> None:
+    target = sampler()
+    start(target, 0, history=(5,), repetition_penalty=0.7)
+    start(target, 1, history=(5,), repetition_penalty=0.8)
+    start(target, 2, history=(5,), repetition_penalty=0.5)
+    lines = logits(3, 3, 3)
+    lines[2] -= 10.0
+    # 3 / 0.7 > 4; 3 / 0.8 < 4; -7 * 0.5 > -6.
+    assert target.sample(lines, [0, 1, 2], [0, 0, 0]).tolist() == [5, 3, 5]
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"temperature": 1e-46},
+    {"temperature": 1e-300, "top_k": 3},
+    {"temperature": 1e39, "top_k": 5},
+    {"temperature": 1e308, "min_p": 0.5, "top_p": 0.5},
+    {"temperature": 1.0, "min_p": 1e-320, "top_p": 1e-320},
+    {"repetition_penalty": 1e-46},
+    {"repetition_penalty": 1e300},
+    {"frequency_penalty": 1e300},
+    {"frequency_penalty": -1e300, "presence_penalty": 1e300},
+    {"logit_bias": {4: 1e300, 3: -1e300}},
+    {"logit_bias": dict.fromkeys(range(VOCAB), -1e39)},
+    {"temperature": 1e-30, "repetition_penalty": 1e39, "frequency_penalty": 1e39},
+]
+
+
+@pytest.mark.parametrize("params", EXTREMES)
+def test_no_legal_number_breaks_a_row(params: dict[str, Any]) -> None:
+    target = sampler()
+    start(target, 0, history=(3, 8), **params)
+    start(target, 1, history=(3, 8))
+    for index in range(5):
+        found = target.sample(logits(3, 3), [0, 1], [index, index]).tolist()
+        assert 0 <= found[0] < VOCAB
+        assert found[1] == 3
+
+
+def test_a_temperature_too_small_to_divide_by_is_greedy_ties_included() -> None:
+    target = sampler()
+    for row, temperature in enumerate((1e-31, 1e-46, 5e-324)):
+        start(target, row, seed=row, temperature=temperature)
+    flat = torch.zeros(3, VOCAB)
+    flat[:, [4, 7]] = 1.0
+    for index in range(8):
+        assert target.sample(flat.clone(), [0, 1, 2], [index] * 3).tolist() == [4, 4, 4]

@@ -1,0 +1,76 @@
+"""What is logged when a model comes up."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from luce.config.model import ModelConfig
+from luce.listener.served import ServedModel
+from luce.listener.startup import report_ready
+from luce.protocol.messages import Limits, LoadSpec, Ready
+from luce.workers.handle import WorkerHandle, WorkerState
+
+
+def ready(max_ctx: int) -> Ready:
+    limits = Limits(max_ctx=max_ctx, max_concurrency=3, kv_pool_tokens=512, block_tokens=16)
+    return Ready(
+        limits=limits,
+        architecture="llama",
+        device="cpu",
+        dtype="float32",
+        weights_bytes=1000,
+        kv_bytes=2000,
+        vocab_size=256,
+        load_ms=70,
+    )
+
+
+def model() -> ServedModel:
+    handle = WorkerHandle(LoadSpec(name="big", path="fake.gguf"))
+    return ServedModel(ModelConfig(path=Path("fake.gguf"), name="big"), handle)
+
+
+def come_up(served: ServedModel, said: Ready) -> None:
+    served.handle.ready, served.handle.state = said, WorkerState.READY
+    for _ in range(2):  # Counters change too; that is no news.
+        for callback in served.handle.on_change:
+            callback()
+
+
+def test_each_process_says_what_it_resolved(caplog: pytest.LogCaptureFixture) -> None:
+    served = model()
+    report_ready(served)
+    with caplog.at_level(logging.INFO):
+        come_up(served, ready(512))
+        come_up(served, ready(512))
+    assert [record.getMessage() for record in caplog.records] == ["model ready"] * 2
+    fields = vars(caplog.records[0])
+    expected = {
+        "model": "big",
+        "architecture": "llama",
+        "device": "cpu",
+        "dtype": "float32",
+        "context": 512,
+        "slots": 3,
+        "kv_pool_tokens": 512,
+        "kv_bytes": 2000,
+        "weights_bytes": 1000,
+        "load_ms": 70,
+    }
+    assert {name: fields[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("max_ctx", "is_limited"), [(4096, True), (512, False), (100, False)])
+def test_a_pool_smaller_than_the_context_is_told(
+    max_ctx: int, is_limited: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = model()
+    report_ready(served)
+    come_up(served, ready(max_ctx))
+    warned = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warned) == is_limited
+    if is_limited:
+        assert (vars(warned[0])["max_ctx"], vars(warned[0])["context"]) == (4096, 512)
