@@ -157,14 +157,18 @@ async def test_a_server_that_stops_ends_all_choices() -> None:
 
 
 async def test_the_choices_of_an_answer_are_one_models() -> None:
-    """A second model has room for choice 1, but an answer names one model only."""
+    """A second model has room for choice 1, but an answer names one model only: it waits."""
     scripts = FakeScript(max_concurrency=1, token_delay_s=0.01), FakeScript()
     async with Harness(*scripts, texts=(ByteText(), ByteText())) as server:
         response = await server.ask("hello", n=2)
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "model_unavailable"
+        assert response.status_code == 200
+        assert response.json()["model"] == "big"
+        assert [choice["message"]["content"] for choice in response.json()["choices"]] == [
+            "hello",
+            "hello",
+        ]
+        assert [len(model.submits()) for model in server.models] == [2, 0]
         await server.idle()
-        assert (await server.ask("hello", n=1)).json()["model"] == "big"
 
 
 async def test_it_counts_as_one_request() -> None:

@@ -92,7 +92,7 @@ async def test_a_primary_that_is_down_is_said_to_be(caplog: pytest.LogCaptureFix
         await server.ask("x")
         await eventually(lambda: len(finished(caplog)) == 1)
     (line,) = (vars(record) for record in finished(caplog))
-    assert (line["model"], line["passed_over"]) == ("small", "big:unavailable")
+    assert (line["model"], line["passed_over"]) == ("small", "big:restarting")
 
 
 async def test_a_full_slot_is_why_the_next_model_served(caplog: pytest.LogCaptureFixture) -> None:

@@ -216,7 +216,8 @@ async def test_b13_tools_of_other_types_are_dropped(caplog: pytest.LogCaptureFix
 async def test_b21_a_silent_stream_repeats_in_progress() -> None:
     rules = Rules(keep_alive_interval_s=0.05)
     async with Harness(FakeScript(hold_after=0), rules=rules) as server:
-        text = await server.stream_held_until(RESPONSES, {"input": "hi"}, "event: response.in_progress")
+        mark = "event: response.in_progress"
+        text = await server.stream_held_until(RESPONSES, {"input": "hi"}, mark)
         events = named_events(text)
     assert sum(event["type"] == "response.in_progress" for event in events) >= 3
     assert response_of(events)["output"][0]["content"][0]["text"] == "hi"

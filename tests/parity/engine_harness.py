@@ -121,7 +121,6 @@ class Driver:
     def _item(self, running: _Running) -> ScheduledSequence:
         tokens = running.tokens
         start, stop = running.computed, min(running.computed + self.chunk, len(tokens))
-        is_decode = bool(running.request.output) and start == len(tokens) - 1 and start > 0
         block_tokens = self.engine.resolved.block_tokens
         while len(running.blocks) < blocks_for(stop, block_tokens):
             running.blocks.append(self._free_blocks.pop())

@@ -13,6 +13,7 @@ import torch
 
 from luce.engine.device import upload
 from luce.engine.ops.triton.sampling import MAX_BIAS, RowParams
+from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
 from luce.kv.spec import blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart
@@ -79,7 +80,8 @@ class DeviceRows:
         if not bias:
             return
         ids = upload(np.array(tuple(bias), dtype=np.int32), self.device)
-        values = upload(np.array(tuple(bias.values()), dtype=np.float32), self.device)
+        terms = tuple(map(usable_term, bias.values()))
+        values = upload(np.array(terms, dtype=np.float32), self.device)
         if len(bias) > MAX_BIAS:
             self._long_biases[row] = ids, values
         else:
@@ -89,7 +91,7 @@ class DeviceRows:
     def _ints(self, start: RowStart) -> tuple[int, ...]:
         params = start.sampling
         has_penalties = (
-            params.repetition_penalty > 1
+            params.repetition_penalty != 1
             or params.frequency_penalty != 0
             or params.presence_penalty != 0
         )
@@ -117,11 +119,11 @@ class DeviceRows:
 
 def _floats(params: SamplingParams) -> tuple[float, ...]:
     return (
-        params.temperature,
+        usable_temperature(params.temperature),
         params.top_p,
         params.min_p,
         # Below 1 it is off, as the interface we follow has it.
-        max(params.repetition_penalty, 1.0),
-        params.frequency_penalty,
-        params.presence_penalty,
+        usable_factor(params.repetition_penalty),
+        usable_term(params.frequency_penalty),
+        usable_term(params.presence_penalty),
     )

@@ -43,7 +43,7 @@ class RowState:
         """Sample these rows and keep the tokens for their next step; see `Sampler.sample`."""
         ids = self.sampler.sample(logits, rows, output_indices)
         index = torch.tensor(rows, device=self._device)
-        # -1 marks a failed row; its step raises on the host, and the next must not read out of
-        # the vocabulary.
+        # -1 marks a failed row; its sequence ends on the host, and a step already under way must
+        # not read out of the vocabulary.
         self._last_token.index_copy_(0, index, ids.clamp_min(0).int())
         return ids

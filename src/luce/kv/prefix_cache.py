@@ -44,11 +44,6 @@ class PrefixCache:
         self._idle: OrderedDict[int, None] = OrderedDict()
 
     @property
-    def num_registered(self) -> int:
-        """Blocks that can be found by key, idle or held."""
-        return len(self._entries)
-
-    @property
     def num_idle(self) -> int:
         """Registered blocks without a holder."""
         return len(self._idle)

@@ -77,8 +77,15 @@ class Admissions:
         self.queue_timeout_s = queue_timeout_s
         self._settling: set[asyncio.Task[None]] = set()
 
-    async def admit(self, call: GenerationCall, context: RequestContext) -> Admitted:
+    async def admit(
+        self, call: GenerationCall, context: RequestContext, only: str | None = None
+    ) -> Admitted:
         """Find a model for the request, waiting in the queue if all are busy.
+
+        Args:
+            call: the request.
+            context: whose it is.
+            only: the one model that may serve it; None = any.
 
         Cancelling is safe at any point: the worker is told, and the reservation is released
         when the worker has let go.
@@ -88,6 +95,10 @@ class Admissions:
         """
         ticket = self.router.open(RouteRequest(context.key, call.model))
         try:
+            for model in self.models:
+                if only not in (None, model.name):
+                    passed_by = ModelUnavailable(f"This request is for model {only} alone.")
+                    self.router.rule_out(ticket, model.name, passed_by)
             return await _Admission(self, ticket, call, context).run()
         finally:
             self.router.close(ticket)

@@ -2,8 +2,9 @@
 
 Each choice is admitted like any other request, one after the other: choice i begins when choice
 i - 1 has given its first output. By then the prompt is computed, so that the later ones find it
-in the prefix cache, and at most one of them waits in the queue. Errors up to the admission of
-choice 0 can still become any HTTP status; one later ends the whole answer, once.
+in the prefix cache, and at most one of them waits in the queue. All run on the model of choice 0.
+Errors up to the admission of choice 0 can still become any HTTP status; one later ends the whole
+answer, once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 from dataclasses import replace
 from typing import Self
 
-from luce.errors import ApiError, ModelUnavailable
+from luce.errors import ApiError
 from luce.listener.context import RequestContext
 from luce.listener.generate import Generator
 from luce.text.call import GenerationCall, RawPrompt
@@ -49,7 +50,7 @@ class Choices:
         self._may_begin = [asyncio.Event() for _ in self._calls]
         self._num_open = len(self._calls)
         self._totals = {"prompt_tokens": 0, "cached_tokens": 0, "tokens": 0}
-        self._model = ""
+        self._model: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -91,9 +92,11 @@ class Choices:
         if index:
             context = RequestContext(context.request_id, f"{context.key}.{index}")
         try:
-            async with self._generator.generate(self._calls[index], context) as generation:
+            call, only = self._calls[index], self._model
+            async with self._generator.generate(call, context, only) as generation:
                 while events := await generation.next():
-                    self._check_model(index, events[0])
+                    if isinstance(events[0], Started):
+                        self._model = events[0].model
                     self._queue.put_nowait([(index, event) for event in events])
                     if not isinstance(events[0], Started):
                         self._let_begin(index + 1)
@@ -103,15 +106,6 @@ class Choices:
     def _let_begin(self, index: int) -> None:
         if index < len(self._may_begin):
             self._may_begin[index].set()
-
-    def _check_model(self, index: int, event: GenEvent) -> None:
-        """All choices of an answer are one model's."""
-        if not isinstance(event, Started):
-            return
-        if not index:
-            self._model = event.model
-        elif event.model != self._model:
-            raise ModelUnavailable(f"Model {self._model} had no room for choice {index}.")
 
     def _note(self, index: int, event: GenEvent) -> None:
         if index and not isinstance(event, Started):

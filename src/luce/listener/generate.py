@@ -37,10 +37,12 @@ class Generator:
         """Generations admitted and not ended."""
         return len(self._running)
 
-    def generate(self, call: GenerationCall, context: RequestContext) -> Generation:
-        """A generation, not yet admitted."""
+    def generate(
+        self, call: GenerationCall, context: RequestContext, only: str | None = None
+    ) -> Generation:
+        """A generation, not yet admitted; by the model `only` if that is given."""
         self.num_started += 1
-        return Generation(self._admissions, self._running, call, context)
+        return Generation(self._admissions, self._running, call, context, only)
 
     def abort_all(self, error: ApiError) -> None:
         """End every running generation with this error."""
@@ -57,8 +59,10 @@ class Generation:
         running: set[Generation],
         call: GenerationCall,
         context: RequestContext,
+        only: str | None = None,
     ) -> None:
         self._admissions = admissions
+        self._only = only
         self._running = running
         self._call = call
         self._context = context
@@ -68,7 +72,7 @@ class Generation:
         self._has_ended = False
 
     async def __aenter__(self) -> Self:
-        self._admitted = await self._admissions.admit(self._call, self._context)
+        self._admitted = await self._admissions.admit(self._call, self._context, self._only)
         self._context.outcome["model"] = self._admitted.model.name
         self._running.add(self)
         return self

@@ -82,7 +82,7 @@ QUEUE_LIMIT = _gauge("queue_limit", "Most requests that may wait.", ())
 
 RESIDENT = _gauge(
     "resident",
-    "1 for the state the model is in: loading, ready, unavailable.",
+    "1 for the state the model is in: loading, ready, restarting, unavailable.",
     ("model", "device", "state"),
 )
 MODEL_SLOTS = _gauge("model_slots", "Requests the model may hold at a time.")
@@ -125,7 +125,7 @@ ROUTE_DECISIONS = _event(
     "route_decisions",
     "Admitted generations: the model that comes first, the one that served, and why: preferred "
     "(it is the first), or what spoke against the first: busy, too_long, too_small, loading, "
-    "unavailable, draining, an error's code.",
+    "restarting, unavailable, draining, an error's code.",
     ("from", "to", "reason"),
 )
 QUEUE_REJECTED = _event(

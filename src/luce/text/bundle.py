@@ -172,10 +172,10 @@ class TextBundle:
         try:
             rendered, sentinel = self._render(call, limit)
         except RecursionError as error:
-            raise InvalidRequest("the messages or tools are nested too deeply") from error
+            raise InvalidRequest("The messages or tools are nested too deeply") from error
         ids = self._with_bos(self.tokenizer.encode_with_specials(rendered, sentinel, limit))
         if not ids:
-            raise TemplateError("the chat template renders these messages to an empty prompt")
+            raise TemplateError("The chat template renders these messages to an empty prompt")
         channels = self.channels if call.reasoning is not None else None
         return PreparedPrompt(
             prompt_bytes=_int32_bytes(ids),

@@ -49,7 +49,7 @@ class MarkupGuard:
         for sentinel in _SENTINELS:
             if sentinel not in used:
                 return sentinel
-        raise InvalidRequest("the messages hold every Unicode noncharacter; leave one out")
+        raise InvalidRequest("The messages hold every Unicode noncharacter; leave one out")
 
     def shield(self, value: Any, sentinel: str) -> Any:
         """A copy of a JSON-like value with control token texts broken, keys included."""

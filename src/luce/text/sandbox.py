@@ -45,7 +45,7 @@ class _Budget:
     def charge(self, steps: int) -> None:
         self._steps_left -= steps
         if self._steps_left < 0:
-            raise BudgetExhausted(f"the chat template takes more than {MAX_STEPS} steps")
+            raise BudgetExhausted(f"The chat template takes more than {MAX_STEPS} steps")
 
 
 _budget: ContextVar[_Budget] = ContextVar("template_budget")
@@ -80,7 +80,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(left, int) and isinstance(right, int):
             factor = abs(right) if operator == "**" else 1
             if left.bit_length() * factor + right.bit_length() > _MAX_INTEGER_BITS:
-                raise BudgetExhausted("the chat template computes with too large numbers")
+                raise BudgetExhausted("The chat template computes with too large numbers")
         return super().call_binop(context, operator, left, right)
 
 
@@ -213,4 +213,4 @@ def _make_namespace(*args: Any, **kwargs: Any) -> _TemplateNamespace:
 
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"the chat template stores {name!r}: names must not begin with _")
+        raise SecurityError(f"The chat template stores {name!r}: names must not begin with _")

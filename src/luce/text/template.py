@@ -106,10 +106,10 @@ class ChatTemplate:
             with fresh_budget():
                 return self._collect(context)
         except jinja2.TemplateError as error:
-            raise TemplateError(error.message or "the chat template failed") from error
+            raise TemplateError(error.message or "The chat template failed") from error
         except Exception as error:  # a template can fail in any way Python can
             raise TemplateError(
-                f"the chat template failed: {type(error).__name__}: {error}"
+                f"The chat template failed: {type(error).__name__}: {error}"
             ) from error
 
     def _collect(self, context: dict[str, Any]) -> str:
@@ -119,5 +119,5 @@ class ChatTemplate:
             parts.append(part)
             length += len(part)
             if length > MAX_RENDERED_CHARS:
-                raise BudgetExhausted(f"the prompt is longer than {MAX_RENDERED_CHARS} characters")
+                raise BudgetExhausted(f"The prompt is longer than {MAX_RENDERED_CHARS} characters")
         return "".join(parts)

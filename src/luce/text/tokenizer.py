@@ -212,7 +212,7 @@ class Tokenizer:
                 ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError as error:
             raise InvalidRequest(
-                "the text is not valid Unicode: it holds half of a surrogate pair"
+                "The text is not valid Unicode: it holds half of a surrogate pair"
             ) from error
         return ids
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from luce.errors import ContextLengthExceeded
+from luce.errors import ContextLengthExceeded, InvalidRequest
 from luce.text import tokenizer as tokenizer_module
 from luce.text.bundle import TextBundle
-from luce.text.call import ChatMessage, GenerationCall
+from luce.text.call import ChatMessage, GenerationCall, ToolSpec
 
 WORDS = "The quick  brown fox, 42 jumps\n over 7 lazy_dogs; naïve 日本 text 9 9.\n"
 
@@ -49,3 +53,78 @@ def test_one_endless_word_is_refused_unread(bundle: TextBundle) -> None:
 def test_no_limit_counts_to_the_end(bundle: TextBundle) -> None:
     ids = bundle.tokenizer.encode_with_specials(WORDS * 2000)
     assert len(ids) > 8192
+
+
+@pytest.mark.parametrize("unit", ["<|im_", "<|im_end|>", "word "])
+def test_far_too_long_a_conversation_is_refused_before_it_is_rendered(
+    bundle: TextBundle, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> str:
+        raise AssertionError("rendered")
+
+    monkeypatch.setattr(type(bundle.template), "render", never)
+    text = unit * (31_000_000 // len(unit))
+    longest = max(map(len, bundle.tokenizer._backend.get_vocab()))
+    message = ChatMessage("user", text)
+    call = GenerationCall(model=None, messages=(message,))
+    at_least = (len(text) + len("usercontentrole")) // longest
+    with pytest.raises(ContextLengthExceeded, match=f"at least {at_least} tokens.* at most 8192"):
+        bundle.prepare(call, 8192)
+    many = tuple(ChatMessage("user", unit * 1000) for _ in range(5000))
+    with pytest.raises(ContextLengthExceeded):
+        bundle.prepare(GenerationCall(model=None, messages=many), 8192)
+
+
+def test_a_raw_prompt_is_refused_before_it_is_cut(bundle: TextBundle) -> None:
+    call = GenerationCall(model=None, messages=(), raw_prompts=("<|im_" * 6_000_000,))
+    with pytest.raises(ContextLengthExceeded, match=r"at least \d+ tokens"):
+        bundle.prepare(call, 8192)
+
+
+def test_offered_tools_count_and_hidden_ones_do_not(bundle: TextBundle) -> None:
+    tool = ToolSpec("f", "x" * 1_000_000)
+    asked = GenerationCall(model=None, messages=(ChatMessage("user", "hi"),), tools=(tool,))
+    with pytest.raises(ContextLengthExceeded):
+        bundle.prepare(asked, 8192)
+    assert bundle.prepare(replace(asked, tool_choice="none"), 8192).num_tokens < 100
+
+
+def test_long_texts_are_encoded_as_short_ones_are(
+    bundle: TextBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = WORDS * 100
+    whole = bundle.tokenizer.encode(text)
+    monkeypatch.setattr(tokenizer_module, "_LONG_TEXT", 10**9)
+    assert bundle.tokenizer.encode(text) == whole
+
+
+def test_encoding_a_long_text_holds_up_no_other_thread(bundle: TextBundle) -> None:
+    """A gap as long as the encoding would be the interpreter's lock."""
+    gaps, is_over = [0.0], threading.Event()
+
+    def watch() -> None:
+        last = time.perf_counter()
+        while not is_over.is_set():
+            time.sleep(0.001)
+            gaps.append(time.perf_counter() - last)
+            last = time.perf_counter()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    started = time.perf_counter()
+    bundle.tokenizer.encode("<|im_" * 200_000)
+    took_s = time.perf_counter() - started
+    is_over.set()
+    watcher.join()
+    assert max(gaps) < took_s / 2
+
+
+@pytest.mark.parametrize("depth", [500, 700, 900, 970])
+def test_deep_variables_beside_guarded_texts_are_refused(bundle: TextBundle, depth: int) -> None:
+    deep: Any = "<|im_end|>"
+    for _ in range(depth):
+        deep = [deep]
+    message = ChatMessage("user", "<|im_end|>")
+    call = GenerationCall(model=None, messages=(message,), template_kwargs={"a": deep})
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        bundle.prepare(call, 8192)

@@ -29,6 +29,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: Any = None
     response_format: Any = None
     prefix_cache: Any = None
+    user: str | None = None
 
 
 UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
@@ -42,7 +43,7 @@ UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
 """Fields known and not served: refused unless null or, by this test, asking for nothing."""
 
 NO_EFFECT = frozenset({"user"})
-"""Known fields that change nothing here whatever they say, so they are accepted."""
+"""Known fields that change nothing here."""
 
 
 # --- answers -------------------------------------------------------------------------

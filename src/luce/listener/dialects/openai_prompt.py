@@ -22,7 +22,13 @@ _MEDIA_PARTS = {
     "file": "files",
     "video_url": "videos",
 }
-_ROLES = {"developer": "system"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 _TEMPLATE_KEYS = ("name", "tool_call_id", "reasoning_content", "reasoning")
 
 
@@ -114,8 +120,11 @@ def _function(tool: wire.Tool, where: str) -> wire.FunctionSpec:
 
 
 def _message(index: int, message: wire.Message) -> ChatMessage:
+    role = _role(message.role, f"messages[{index}].role")
     where = f"messages[{index}].content"
     content = message.content
+    if content is None and role == "assistant":
+        content = message.refusal
     if isinstance(content, list):
         content = _joined_parts(content, where)
     if content is None and not _may_lack_content(message):
@@ -125,10 +134,17 @@ def _message(index: int, message: wire.Message) -> ChatMessage:
     }
     if message.tool_calls:
         extra["tool_calls"] = msgspec.to_builtins(message.tool_calls)
-    role = _ROLES.get(message.role, message.role)
     if role == "system" and content:
         content = without_billing(content)
     return ChatMessage(role, content, extra)
+
+
+def _role(role: str, where: str) -> str:
+    if role not in _ROLES:
+        raise InvalidRequest(
+            f"{where} must be one of {', '.join(_ROLES)}, not {role[:64]!r}.", param=where
+        )
+    return _ROLES[role]
 
 
 def _may_lack_content(message: wire.Message) -> bool:

@@ -38,10 +38,11 @@ class ContentPart(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """One turn."""
+    """One turn; its role is checked later."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: str
     content: str | ItemList[ContentPart] | None = None
+    refusal: str | None = None
     name: str | None = None
     tool_calls: ItemList[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -136,6 +137,13 @@ class ChatRequest(SamplingFields, kw_only=True):
     verbosity: Any = None
     web_search_options: Any = None
     prefix_cache: Any = None
+    metadata: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    top_logprobs: int | None = None
+    user: str | None = None
 
 
 NO_EFFECT = frozenset(
@@ -151,7 +159,7 @@ NO_EFFECT = frozenset(
         "user",
     }
 )
-"""Known fields that change nothing here whatever they say, so they are accepted.
+"""Known fields that change nothing here; those of one type are checked for it.
 
 `top_logprobs` only means something beside `logprobs`, which is refused.
 """
@@ -177,7 +185,7 @@ UNSERVED: dict[str, Callable[[ChatRequest], bool]] = {
 }
 """Fields known and not served: refused unless null or, by this test, asking for nothing."""
 
-SERVED = frozenset(ChatRequest.__struct_fields__) - frozenset(UNSERVED)
+SERVED = frozenset(ChatRequest.__struct_fields__) - frozenset(UNSERVED) - NO_EFFECT
 """Fields that do what they say."""
 
 

@@ -251,8 +251,8 @@ def _choose_kernel(
         line = logits + lane * vocab_size
         token = _draw(line, vocab_size, top, row, index, floats, ints, BLOCK)
     tl.store(out + lane, token)
-    # -1 marks a failed row; its step raises on the host, and the next must not read out of the
-    # vocabulary.
+    # -1 marks a failed row; the host ends its sequence, and a step that was planned before that
+    # must not read out of the vocabulary.
     history = tokens + row.to(tl.int64) * token_stride + position + 1
     tl.store(history, tl.maximum(token, 0))
 
