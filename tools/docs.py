@@ -71,8 +71,8 @@ A failed request is answered with its status and this body:
 ```
 
 `param` is the path of the offending field, for example `messages[0].content`. Once the first
-byte of a stream is out, the same object is sent as the stream's last event instead, and the
-connection closes; there is never a second status. Retryable answers carry `Retry-After`.
+byte of a stream is out, the dialect's error event ends the stream instead (in Chat Completions
+`[DONE]` still follows); there is never a second status. Retryable answers carry `Retry-After`.
 """
 
 _ERRORS_EXIT = """\
