@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import SamplingParams, TokenLogprobs
 
 PROTOCOL_VERSION = 1
 
@@ -107,6 +107,18 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     sampling: SamplingParams
 
 
+class Vocabulary(msgspec.Struct, frozen=True, tag=True):
+    """What grammars need to know of the tokens; sent once, before the first one that has need.
+
+    `tokens` are each id's bytes, empty for an id without text; `control_ids` are control tokens,
+    whose bytes are their names; `end_ids` end a generation.
+    """
+
+    tokens: list[bytes]
+    control_ids: list[int]
+    end_ids: list[int]
+
+
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Stop this sequence. Unknown ids are ignored: it may have retired already."""
 
@@ -182,11 +194,12 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class SeqDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What one step added to one sequence."""
+    """What one step added to one sequence; `logprobs`, if asked for, one entry a token."""
 
     request_id: str
     token_ids: list[int]
     finish: FinishReason | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True):
@@ -231,7 +244,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     fatal: bool
 
 
-ToWorker = Load | Submit | Cancel | Control | Shutdown
+ToWorker = Load | Vocabulary | Submit | Cancel | Control | Shutdown
 ToListener = (
     Hello
     | LoadProgress

@@ -6,12 +6,61 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What the whole output must look like, end token left out.
+
+    Attributes:
+        lark: a grammar in llguidance's form of Lark; it was compiled once already, so that a
+            worker that cannot compile it has another vocabulary or less patience.
+    """
+
+    lark: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """Closes reasoning by force.
+
+    Attributes:
+        max_tokens: output tokens (>= 0) after which open reasoning is closed.
+        starts_open: the prompt ends inside reasoning.
+        open_ids: tokens that open it.
+        close_ids: tokens that close it; output that holds them has closed it by itself.
+        forced_ids: what is put in place of sampled tokens to close it; ends with `close_ids`.
+    """
+
+    max_tokens: int
+    starts_open: bool
+    open_ids: tuple[int, ...]
+    close_ids: tuple[int, ...]
+    forced_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of the probabilities a token was chosen with.
+
+    Of the raw logits: before penalties, bias, grammar and temperature.
+
+    Attributes:
+        logprob: of the token itself.
+        top_ids: the likeliest tokens, likeliest first, as many as were asked for.
+        top_logprobs: theirs.
+    """
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling of one sequence; validated by the listener, immutable afterwards.
 
     The chain is: repetition penalty (once per distinct token of the window) → frequency and
-    presence penalties → logit bias → greedy if `temperature` is 0, else top-k → temperature
-    softmax → min-p → top-p → draw.
+    presence penalties → logit bias → grammar → stop tokens barred while the output is shorter
+    than `min_tokens` → greedy if `temperature` is 0, else top-k → temperature softmax → min-p →
+    top-p → draw.
     """
 
     max_tokens: int
@@ -35,3 +84,11 @@ class SamplingParams:
     """0 is a seed; None draws one from the system's entropy."""
     stop_token_ids: tuple[int, ...] = ()
     """Any of these ends the sequence and is not part of the text."""
+    min_tokens: int = 0
+    """Stop tokens are not sampled before this many output tokens."""
+    logprobs: int | None = None
+    """How many of the likeliest tokens (0 to 20) are reported with each token; None: no report."""
+    grammar: GrammarSpec | None = None
+    """None: anything may come."""
+    reasoning: ReasoningBudget | None = None
+    """None: reasoning is never closed by force."""

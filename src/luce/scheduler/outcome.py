@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from luce.kv.manager import KVStats
+from luce.protocol.sampling import TokenLogprobs
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -54,11 +55,13 @@ class SequenceDelta:
         request_id: whose.
         token_ids: new output tokens. A stop token is not among them: it is no text.
         finish: set in the sequence's last delta.
+        logprobs: one for each of `token_ids` if the request asked for them.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     finish: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

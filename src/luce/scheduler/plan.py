@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class ScheduledSequence:
         sample: whether the last token's logits are sampled.
         output_index: index, in the sequence's output, of the token sampled here; with the
             seed it keys the random number, so text never depends on the batch.
+        forced_token: chosen in place of what sampling would choose; penalties, grammar and
+            logprobs see it like any other.
     """
 
     row: int
@@ -51,6 +53,7 @@ class ScheduledSequence:
     block_table: tuple[int, ...]
     sample: bool
     output_index: int = 0
+    forced_token: int | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -89,7 +92,9 @@ class StepResult:
     Attributes:
         step: of the plan.
         token_ids: tokens; `FAILED_TOKEN` for a row that failed and must not go on.
+        logprobs: one for each token, None where the row did not ask for it; empty if no row did.
     """
 
     step: int
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] = ()

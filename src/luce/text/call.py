@@ -36,6 +36,37 @@ class SamplingOverrides:
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
     ignore_eos: bool = False
+    min_tokens: int = 0
+    logprobs: int | None = None
+    """How many likeliest tokens (0 to 20) to report with each token; None: no report."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """The content is JSON.
+
+    Attributes:
+        schema: what it must validate against; None: any JSON object.
+    """
+
+    schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegexFormat:
+    """The content matches a regular expression from end to end."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class LarkFormat:
+    """The content follows a grammar in llguidance's form of Lark."""
+
+    source: str
+
+
+AnswerFormat = JsonFormat | RegexFormat | LarkFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +75,13 @@ class ToolSpec:
 
     Attributes:
         parameters: JSON schema of the arguments, an object's.
+        is_strict: arguments are held to the schema while they are sampled.
     """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +112,16 @@ class GenerationCall:
         include_usage: whether a stream ends with a usage frame.
         template_kwargs: extra variables for the chat template.
         tools: what the model may call; names differ.
-        tool_choice: "none": tools are not offered and no output is taken for a call. That
-            "required" and a named tool are obeyed is up to the sampler's grammar; here a named
-            tool is the only one whose calls are taken.
+        tool_choice: "none": tools are not offered and no output is taken for a call. "required"
+            and a named tool are enforced by a grammar; a named tool is the only one whose calls
+            are taken.
         parallel_tool_calls: False ends the generation with its first call.
         reasoning: None: the answer is not split, reasoning comes as text as the model wrote it.
         raw_prompts: prompts to go on from as they are, each with answers of its own. A model's
             text side is only ever given calls with one or none.
         n: answers wanted to each prompt.
+        answer_format: what the content must look like, reasoning left out; None: anything.
+            Beside tools it binds an answer that is no call.
     """
 
     model: str | None
@@ -103,6 +138,7 @@ class GenerationCall:
     reasoning: ReasoningRequest | None = None
     raw_prompts: tuple[RawPrompt, ...] = ()
     n: int = 1
+    answer_format: AnswerFormat | None = None
 
     @property
     def num_choices(self) -> int:

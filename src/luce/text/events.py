@@ -38,10 +38,33 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentLogprob:
+    """How likely one token of the content was; the bytes of a token may be part of a character.
+
+    Attributes:
+        token: its bytes.
+        logprob: natural logarithm of its probability by the raw logits.
+        top: the likeliest tokens in its place, likeliest first: bytes and logarithm.
+    """
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More content; never empty, never a broken character, never part of a stop string."""
+    """More content; never empty, never a broken character, never part of a stop string.
+
+    Attributes:
+        text: the content.
+        logprobs: if the call asked for them, of the tokens whose text ends in this delta or an
+            earlier one and was not reported yet. All deltas together report each token of the
+            content once.
+    """
 
     text: str
+    logprobs: tuple[ContentLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

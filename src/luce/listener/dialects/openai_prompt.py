@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import itertools
 from typing import Any
 
@@ -66,8 +67,8 @@ def tool_specs(tools: list[wire.Tool] | None) -> tuple[ToolSpec, ...]:
                 f"{where}.function.parameters must be the schema of an object.",
                 param=f"{where}.function.parameters.type",
             )
-        schema = {"parameters": parameters} if parameters else {}
-        specs[function.name] = ToolSpec(function.name, function.description, **schema)
+        spec = ToolSpec(function.name, function.description)
+        specs[function.name] = replace(spec, parameters=parameters) if parameters else spec
     return tuple(specs.values())
 
 
