@@ -5,7 +5,10 @@ LuceError
 │   ├── InvalidRequest           400 invalid_request_error
 │   │   ├── UnsupportedFeature   400 unsupported_feature
 │   │   ├── ContextLengthExceeded 400 context_length_exceeded
-│   │   └── TemplateError        400 template_error
+│   │   ├── TemplateError        400 template_error
+│   │   └── InvalidGrammar       400 invalid_schema
+│   ├── Unauthorized             401 invalid_api_key
+│   ├── Forbidden                403 forbidden (a web page of an origin that is not allowed)
 │   ├── ModelNotFound            404 model_not_found
 │   ├── ResponseNotFound         404 response_not_found
 │   ├── RouteNotFound            404 not_found
@@ -87,6 +90,28 @@ class TemplateError(InvalidRequest):
     """The model's chat template refused the messages."""
 
     code = "template_error"
+
+
+class InvalidGrammar(InvalidRequest):
+    """A schema, regex or grammar for the answer that cannot be followed, or not in bounds."""
+
+    code = "invalid_schema"
+
+
+class Unauthorized(ApiError):
+    """The request carries no API key, or none that is known here."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(ApiError):
+    """The caller may not do this, whatever it sends."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "forbidden"
 
 
 class ModelNotFound(ApiError):

@@ -1,10 +1,12 @@
-"""Rules between model blocks, which no single option can check. Pure; touches no file."""
+"""Rules between options, which no single one can check. Pure; touches no file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from luce.config.block import ModelBlock
+from luce.config.setting import Settings
 from luce.errors import UsageError
 
 
@@ -21,7 +23,25 @@ def check_blocks(blocks: Sequence[ModelBlock], load_balancing: bool) -> None:
         )
     if load_balancing:
         _check_balanced(blocks)
+    for block in blocks:
+        _check_tiers(block)
     _check_names_unique([b for b in blocks if load_balancing or b.settings["name"].is_written])
+
+
+def check_listener(settings: Settings) -> None:
+    """Check the server's options against each other.
+
+    Raises:
+        UsageError: one makes another meaningless.
+    """
+    if settings["uds"].value is not None:
+        for field in ("host", "port"):
+            if settings[field].is_written:
+                raise UsageError(f"--uds and --{field} exclude each other: write one of them")
+    if settings["tls_key"].value is not None and settings["tls_cert"].value is None:
+        raise UsageError("--tls-key needs the certificate it belongs to: write --tls-cert too")
+    if settings["cors_origin"].value and not settings["cors"].value:
+        raise UsageError("--no-cors and --cors-origin exclude each other: write one of them")
 
 
 def _check_balanced(blocks: Sequence[ModelBlock]) -> None:
@@ -33,6 +53,17 @@ def _check_balanced(blocks: Sequence[ModelBlock]) -> None:
         if not block.settings["target_device"].is_written:
             raise UsageError(
                 f"{block.label}: --load-balancing needs a --target-device in every model block"
+            )
+
+
+def _check_tiers(block: ModelBlock) -> None:
+    """More effort must not get fewer tokens."""
+    tiers = list(block.config.effort_tiers.items())
+    for (lower, fewer), (higher, more) in pairwise(tiers):
+        if more < fewer:
+            raise UsageError(
+                f"{block.label}: --reasoning-effort-{higher} ({more}) must not be below "
+                f"--reasoning-effort-{lower} ({fewer})"
             )
 
 

@@ -10,7 +10,15 @@ from luce.config.option import BadValue
 RESERVED_NAME = "auto"
 """A request for this model name means "any": no model may carry it."""
 
+ANY_ORIGIN = "*"
+"""Stands for every origin."""
+OPAQUE_ORIGIN = "null"
+"""What browsers say for pages that have no origin: files, sandboxed frames."""
+
 _DOTTED_NUMBERS = re.compile(r"[0-9.]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._~-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_VISIBLE = re.compile(r"[!-~]+")
+_MAX_KEY_CHARS = 1024
 
 
 def check_model_name(text: str) -> None:
@@ -38,3 +46,28 @@ def check_host(text: str) -> None:
             ipaddress.IPv4Address(text)
         except ValueError as error:
             raise BadValue(f"{text!r} is no IPv4 address") from error
+
+
+def check_api_key(text: str) -> None:
+    """A key that fits into one word of a header. Messages do not repeat it.
+
+    Raises:
+        BadValue: it does not.
+    """
+    if not _VISIBLE.fullmatch(text):
+        raise BadValue("a key is made of visible ASCII characters, without blanks")
+    if len(text) > _MAX_KEY_CHARS:
+        raise BadValue(f"a key has at most {_MAX_KEY_CHARS} characters")
+
+
+def check_origin(text: str) -> None:
+    """An origin as browsers send it.
+
+    Raises:
+        BadValue: it has a path, a blank, a capital letter or a comma, or no scheme.
+    """
+    if text not in (ANY_ORIGIN, OPAQUE_ORIGIN) and not _ORIGIN.fullmatch(text):
+        raise BadValue(
+            f"{text!r} is no origin: write one scheme://host or scheme://host:port in small "
+            "letters, without a path, or *"
+        )

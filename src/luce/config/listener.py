@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from luce.config.forms import check_host
+from luce.config.forms import check_api_key, check_host, check_origin
 from luce.config.model import ModelConfig
 from luce.config.option import option
 from luce.config.routing import RoutingConfig
@@ -30,6 +31,54 @@ class ListenerConfig:
         maximum=65535,
         variable="LUCE_PORT",
         help="Port to listen on; 0 picks a free one and prints it.",
+    )
+    uds: Path | None = option(
+        None,
+        "--uds",
+        metavar="PATH",
+        help="Listen on this Unix socket instead of an address; its owner and group may connect.",
+    )
+    tls_cert: Path | None = option(
+        None,
+        "--tls-cert",
+        metavar="FILE",
+        help="Serve HTTPS with this certificate (PEM), the intermediate ones behind it.",
+    )
+    tls_key: Path | None = option(
+        None,
+        "--tls-key",
+        metavar="FILE",
+        help="The certificate's private key (PEM, not encrypted). Default: it is in the file of "
+        "--tls-cert.",
+    )
+    api_key: tuple[str, ...] = option(
+        (),
+        "--api-key",
+        metavar="KEY",
+        check=check_api_key,
+        secret=True,
+        help="Answer only who sends this key; may be written several times. Other users of the "
+        "machine can read command lines: --api-key-file keeps it from them.",
+    )
+    api_key_file: Path | None = option(
+        None,
+        "--api-key-file",
+        metavar="FILE",
+        help="A file of such keys, one a line; lines that begin with # are comments.",
+    )
+    cors: bool = option(
+        True,
+        "--cors",
+        help="Let pages of other origins use the server from a browser: with a key, of any "
+        "origin; without, those of this machine.",
+    )
+    cors_origin: tuple[str, ...] = option(
+        (),
+        "--cors-origin",
+        metavar="ORIGIN",
+        check=check_origin,
+        help="Only pages of this origin (https://chat.example.com), or of any (*); may be written "
+        "several times.",
     )
     routing_queue_limit: int = option(
         32,

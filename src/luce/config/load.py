@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from luce.config.block import ModelBlock
-from luce.config.check import check_blocks
+from luce.config.check import check_blocks, check_listener
 from luce.config.environment import read_environment
 from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
@@ -63,6 +63,7 @@ def load_config(
     routing = _merged(ROUTING_OPTIONS, file.routing, command_line.routing)
     variables = read_environment(LISTENER_OPTIONS, environment)
     listener = _merged(LISTENER_OPTIONS, variables, file.listener, command_line.listener)
+    check_listener(listener)
     routing_config = RoutingConfig(**values_of(routing))
     balanced = routing_config.load_balancing
     variables = read_environment(_options_with_variables(balanced), environment)

@@ -12,6 +12,8 @@ from luce.config.option import option
 DEMO_MODEL = Path("--demo")
 """Stands for the path of the demo model until the command line has looked it up."""
 
+CACHE_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q4_0")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -63,7 +65,8 @@ class ModelConfig:
         unit="tokens",
         minimum=1,
         variable="LUCE_DEFAULT_MAX_TOKENS",
-        help="Output cap when a request names none. Default: the room the context leaves.",
+        help="Output cap when a request names none. Default: by the model's card or family, else "
+        "16000; never more than the context leaves.",
     )
     max_tokens: int | None = option(
         None,
@@ -72,6 +75,71 @@ class ModelConfig:
         unit="tokens",
         minimum=1,
         help="Older spelling of --default-max-tokens, which wins when both are given.",
+    )
+    think_max_tokens: int | None = option(
+        None,
+        "--think-max-tokens",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Most thinking of a request that asks for a budget. Default: the output cap less the "
+        "reply budget, and not above what the model's card says.",
+    )
+    hard_limit_reply_budget: int | None = option(
+        None,
+        "--hard-limit-reply-budget",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Output kept for the reply: thinking is closed by force when no more is left. 0 "
+        "never closes it. Default: by the card, else 4096, but at most half of the output.",
+    )
+    reasoning_effort_low: int | None = option(
+        None,
+        "--reasoning-effort-low",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Most thinking of a request with reasoning effort low. Default: by the card.",
+    )
+    reasoning_effort_medium: int | None = option(
+        None,
+        "--reasoning-effort-medium",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Most thinking of a request with reasoning effort medium. Default: by the card.",
+    )
+    reasoning_effort_high: int | None = option(
+        None,
+        "--reasoning-effort-high",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Most thinking of a request with reasoning effort high. Default: by the card.",
+    )
+    reasoning_effort_x_high: int | None = option(
+        None,
+        "--reasoning-effort-x-high",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Most thinking of a request with reasoning effort xhigh. Default: by the card.",
+    )
+    reasoning_effort_max: int | None = option(
+        None,
+        "--reasoning-effort-max",
+        metavar="N",
+        unit="tokens",
+        minimum=0,
+        help="Most thinking of a request with reasoning effort max. Default: by the card.",
+    )
+    model_cards: Path | None = option(
+        None,
+        "--model-cards",
+        metavar="DIR",
+        variable="LUCE_MODEL_CARDS_DIR",
+        help="Folder of model cards, which win over those that come with luce.",
     )
     chat_template_file: Path | None = option(
         None,
@@ -111,6 +179,19 @@ class ModelConfig:
         maximum=65536,
         help="Most prompt tokens computed in one step.",
     )
+    cache_type_k: str = option(
+        "auto",
+        "--cache-type-k",
+        choices=CACHE_TYPES,
+        help="Type the KV cache holds keys in; q8_0 and q4_0 need heads of a multiple of 32. "
+        "auto: the type the model computes in.",
+    )
+    cache_type_v: str = option(
+        "auto",
+        "--cache-type-v",
+        choices=CACHE_TYPES,
+        help="Type the KV cache holds values in, as above.",
+    )
     prefix_cache: bool = option(
         True,
         "--prefix-cache",
@@ -118,6 +199,18 @@ class ModelConfig:
     )
 
     @property
+    def effort_tiers(self) -> dict[str, int]:
+        """Thinking tokens by effort, as far as they were said; least effort first."""
+        tiers = {
+            "low": self.reasoning_effort_low,
+            "medium": self.reasoning_effort_medium,
+            "high": self.reasoning_effort_high,
+            "x-high": self.reasoning_effort_x_high,
+            "max": self.reasoning_effort_max,
+        }
+        return {effort: tokens for effort, tokens in tiers.items() if tokens is not None}
+
+    @property
     def output_cap(self) -> int | None:
-        """Output cap of requests that name none; None = the room the context leaves."""
+        """Output cap of requests that name none, if one was said."""
         return self.default_max_tokens if self.default_max_tokens is not None else self.max_tokens

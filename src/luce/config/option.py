@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 MAX_INTEGER = 2**31 - 1
 """Largest integer any option takes: far above every sensible count, far below what overflows
@@ -38,10 +38,12 @@ def option(
     choices: tuple[str, ...] = (),
     variable: str = "",
     check: Callable[[str], object] | None = None,
+    secret: bool = False,
 ) -> Any:
     """A dataclass field that is also an option; see `Option` for the arguments."""
     return field(
         default=default,
+        repr=not secret,
         metadata={
             "flags": flags,
             "help": help,
@@ -52,6 +54,7 @@ def option(
             "choices": choices,
             "variable": variable,
             "check": check,
+            "secret": secret,
         },
     )
 
@@ -65,15 +68,18 @@ class Option:
         flags: how it is written on the command line.
         kind: the type of its value: str, int, bool or Path. A bool takes no value on the
             command line: `--x` is true, `--no-x` is false.
+        is_list: it may be written several times; its value is the tuple of all of them.
         default: the field's default; None means "from the model's file or the machine".
         variable: the environment variable that stands in for the flag; "" if there is none.
         check: raises `BadValue` for texts that are of no use.
+        secret: its value is never shown.
         bare: value when the flag is written without one, which then must follow as `--x=VALUE`.
     """
 
     field: str
     flags: tuple[str, ...]
     kind: type
+    is_list: bool = False
     default: Any = None
     help: str
     unit: str = ""
@@ -83,6 +89,7 @@ class Option:
     choices: tuple[str, ...] = ()
     variable: str = ""
     check: Callable[[str], object] | None = None
+    secret: bool = False
     bare: str | None = None
 
     @property
@@ -118,6 +125,11 @@ class Option:
         return f"{', '.join(self.spellings)} {self.value_word}".rstrip()
 
     @property
+    def default_text(self) -> str:
+        """The default as people read it; empty where there is nothing to tell."""
+        return "" if self.default is None or self.default == () else self.show(self.default)
+
+    @property
     def lowest(self) -> int:
         """Smallest integer it takes."""
         return self.minimum or 0
@@ -128,7 +140,8 @@ class Option:
         return MAX_INTEGER if self.maximum is None else self.maximum
 
     def parse(self, text: str) -> Any:
-        """Turn a word of the command line or a variable's text into the field's value.
+        """Turn a word of the command line or a variable's text into the field's value, or, of
+        an option that is a list, into one item of it.
 
         Raises:
             BadValue: not of the kind, out of range, or no choice.
@@ -151,19 +164,27 @@ class Option:
         Raises:
             BadValue: of another type, or as for `parse`.
         """
+        if self.is_list and isinstance(value, list | tuple):
+            return tuple(self._accept_one(item) for item in value)
+        one = self._accept_one(value)
+        return (one,) if self.is_list else one
+
+    def show(self, value: Any) -> str:
+        """A value as people read it."""
+        if value is None or value == ():
+            return "unset"
+        if self.secret:
+            return "set, not shown"
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        text = ", ".join(value) if self.is_list else str(value)
+        return text if text.isprintable() else ascii(text)
+
+    def _accept_one(self, value: object) -> Any:
         expected = str if self.kind is Path else self.kind
         if type(value) is not expected:
             raise BadValue(f"expected {_WORD_OF[self.kind]}, not {_toml_word(value)}")
         return value if self.is_switch else self.parse(str(value))
-
-    def show(self, value: Any) -> str:
-        """A value as people read it."""
-        if value is None:
-            return "unset"
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        text = str(value)
-        return text if text.isprintable() else ascii(text)
 
     def _parse_integer(self, text: str) -> int:
         if not _INTEGER.fullmatch(text):
@@ -189,7 +210,15 @@ def options_of(config: type) -> tuple[Option, ...]:
         kinds = [kind for kind in get_args(hints[entry.name]) if kind is not type(None)]
         kind = kinds[0] if kinds else hints[entry.name]
         default = None if entry.default is MISSING else entry.default
-        found.append(Option(field=entry.name, kind=kind, default=default, **entry.metadata))
+        found.append(
+            Option(
+                field=entry.name,
+                kind=kind,
+                is_list=get_origin(hints[entry.name]) is tuple,
+                default=default,
+                **entry.metadata,
+            )
+        )
     return tuple(found)
 
 

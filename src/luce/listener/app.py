@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,6 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from luce.errors import ApiError, InvalidRequest, MethodNotAllowed, RouteNotFound
+from luce.listener.access import Access
+from luce.listener.cors import Cors
 from luce.listener.dialects.anthropic_messages import AnthropicMessages
 from luce.listener.dialects.base import JSON_TYPE
 from luce.listener.dialects.by_path import error_body_for
@@ -26,6 +28,7 @@ from luce.listener.routes.generation import ChoicesEndpoint, ClientRules, Genera
 from luce.listener.routes.health import HealthRoutes
 from luce.listener.routes.metrics import MetricsRoute
 from luce.listener.routes.models import ModelRoutes
+from luce.listener.routes.openapi import OpenApiRoutes
 from luce.listener.routes.props import PropsRoute
 from luce.listener.routes.responses import ResponseRoutes
 from luce.listener.routes.status import StatusRoute
@@ -46,6 +49,8 @@ class Services:
         rules: how clients are treated.
         executor: where text is rendered and tokenised.
         created: Unix time the server started, shown as the models' creation.
+        access: whose requests are served.
+        cors: whose web pages are.
     """
 
     router: Router
@@ -54,6 +59,8 @@ class Services:
     rules: ClientRules
     executor: Executor
     created: int
+    access: Access = field(default_factory=Access)
+    cors: Cors = field(default_factory=Cors)
 
 
 def build_app(services: Services) -> Starlette:
@@ -61,7 +68,7 @@ def build_app(services: Services) -> Starlette:
     telemetry = Telemetry(services.models, services.router)
     app = Starlette(
         routes=[*_looking(services, telemetry), *_asking(services)],
-        middleware=[Middleware(RequestMiddleware, telemetry)],
+        middleware=[Middleware(RequestMiddleware, telemetry, services.access, services.cors)],
         exception_handlers={HTTPException: _http_error},
     )
     app.router.redirect_slashes = False
@@ -73,6 +80,7 @@ def _looking(services: Services, telemetry: Telemetry) -> list[Route]:
     router, served = services.router, services.models
     health = HealthRoutes(served, router)
     models = ModelRoutes(served, services.created)
+    openapi = OpenApiRoutes(has_keys=not services.access.is_open)
     status = StatusRoute(served, router, services.generator, telemetry)
     return [
         Route("/", health.root),
@@ -83,6 +91,8 @@ def _looking(services: Services, telemetry: Telemetry) -> list[Route]:
         Route("/props", PropsRoute(served, router).show),
         Route("/status/json", status.show),
         Route("/metrics", MetricsRoute(telemetry).show),
+        Route("/openapi.json", openapi.document),
+        Route("/docs", openapi.page),
     ]
 
 

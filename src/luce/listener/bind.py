@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from luce.errors import BindError
@@ -41,11 +42,18 @@ def bind(host: str, port: int) -> socket.socket:
     raise BindError(f"cannot listen on {host}:{port}: {_reason(failure)}") from failure
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, scheme: str = "http") -> str:
     """A URL that reaches this listening socket from this machine."""
     host, port = sock.getsockname()[:2]
     host = _WILDCARDS.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def is_public(sock: socket.socket) -> bool:
+    """Whether other machines can reach this listening socket."""
+    if sock.family == socket.AF_UNIX:
+        return False
+    return not ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _listen(sock: socket.socket, address: tuple[object, ...]) -> socket.socket:

@@ -19,11 +19,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from luce.errors import ClientGone, InvalidRequest
 from luce.listener.dialects.openai_chat import error_body
-from luce.listener.request_head import RequestHead
+from luce.listener.request_head import RequestHead, check_head
 
 CLIENT_EXTENSION = "luce.client"
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 30.0
+UNREAD_BODY_S = 5.0
+"""How long an upload may go on after its answer."""
 PROBE_INTERVAL_S = 1.0
 """How often a client that has closed its sending half is asked whether it still listens."""
 
@@ -174,11 +176,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start with a client and a limit on how long its first request may take to begin."""
-        _keep_output_here(transport)
         super().connection_made(transport)
+        _keep_output_here(transport)
         self._client = Client(transport, self.flow)
         self._head: RequestHead | None = RequestHead()
         self._head_timer: asyncio.TimerHandle | None = None
+        self._problem: InvalidRequest | None = None
+        self._num_framing_bytes = 0
         self._arm_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -195,7 +199,10 @@ class HttpProtocol(HttpToolsProtocol):
             if self._head.num_bytes > MAX_HEAD_BYTES:
                 self.send_400_response(f"The request's head is over {MAX_HEAD_BYTES} bytes.")
                 return
+        self._num_framing_bytes += len(data)
         super().data_received(data)
+        if self._head is None and self._num_framing_bytes > MAX_HEAD_BYTES:
+            self.send_400_response("The body has more framing and trailers than content.")
 
     def on_message_begin(self) -> None:
         """Give the app its client."""
@@ -203,15 +210,41 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["extensions"] = cast(Any, {CLIENT_EXTENSION: self._client})
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is whole.
+
+        Raises:
+            InvalidRequest: to the parser, which gives up; see `send_400_response`.
+        """
         self._head = None
         self._disarm_head_timer()
+        try:
+            check_head(self.parser.get_http_version(), self.headers)
+        except InvalidRequest as error:
+            self._problem = error
+            raise
         super().on_headers_complete()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; what trails a body comes too late to be one and is dropped."""
+        if self._head is not None:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Content has come: what framed it so far was not too much."""
+        self._num_framing_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """What comes next is another head."""
         super().on_message_complete()
         self._head = RequestHead()
+
+    def on_response_complete(self) -> None:
+        """An upload that nobody read may end within a moment; it cannot hold the connection."""
+        super().on_response_complete()
+        cycle = self.cycle
+        if cycle.more_body and not self.transport.is_closing():
+            self.loop.call_later(UNREAD_BODY_S, self._end_upload, cycle)
 
     def shutdown(self) -> None:
         """The server stops: answers in progress go on, a half-sent request does not hold it up."""
@@ -223,6 +256,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """A client that has sent its request may close that half and go on reading."""
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return None  # TLS connections end in both directions at once.
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if not is_answering or self.cycle.more_body:
             return None
@@ -232,10 +267,17 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request in our own words and close."""
+        """Answer what is no HTTP request in our own words and close.
+
+        In the middle of another answer nothing can be said: the bytes would become part of it.
+        """
         if self.transport.is_closing():
             return
-        body = error_body(InvalidRequest(msg))
+        cycle = self.cycle
+        if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
+            self.transport.close()
+            return
+        body = error_body(self._problem or InvalidRequest(msg))
         head = (
             "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -248,6 +290,10 @@ class HttpProtocol(HttpToolsProtocol):
         if cycle.scope["http_version"] != "1.1":
             app = _EndsByClosing(cycle, app)
         super()._start_asgi_task(cycle, app)
+
+    def _end_upload(self, cycle: RequestResponseCycle) -> None:
+        if cycle is self.cycle and cycle.more_body:
+            self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """CONNECT, and what hides in a pipeline: the app answers; uvicorn's advice is not ours."""
@@ -308,8 +354,10 @@ def _keep_output_here(transport: asyncio.Transport) -> None:
     """
     sock = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    sock.setsockopt(socket.IPPROTO_TCP, _NOT_SENT_LOW_WATER, UNSENT_BYTES)
-    transport.set_write_buffer_limits(high=0)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, _NOT_SENT_LOW_WATER, UNSENT_BYTES)
+    # Over TLS a limit of 0 counts as reached when nothing is pending.
+    transport.set_write_buffer_limits(high=1, low=0)
 
 
 def _is_reset(transport: asyncio.Transport) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -18,7 +19,7 @@ first and never send into a connection we are closing."""
 class HttpServer(uvicorn.Server):
     """Serves an app on a listening socket until `stop_accepting`, then until all is answered."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -29,6 +30,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
+                ssl_context_factory=None if tls is None else lambda _config, _default: tls,
             )
         )
 

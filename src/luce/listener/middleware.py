@@ -1,4 +1,4 @@
-"""Around every request: its id, CORS, errors nobody else has answered, and one log line."""
+"""Around every request: its id, who may call, errors nobody else has answered, one log line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from luce.errors import ApiError, ClientGone, InternalError
+from luce.listener.access import Access
 from luce.listener.connection import Client, SlowClient, client_of
 from luce.listener.context import RequestContext, attach, context_of, new_context
+from luce.listener.cors import Cors
 from luce.listener.dialects.by_path import error_body_for
-from luce.listener.respond import send_error
+from luce.listener.respond import Headers, send_error
 from luce.listener.telemetry import Telemetry
 from luce.observability.log import request_id_var
 
@@ -20,19 +22,17 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = 499
 """Status in the log of a request whose client left; it is never sent."""
 
-_CORS = [
-    (b"access-control-allow-origin", b"*"),
-    (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
-    (b"access-control-allow-headers", b"*"),
-]
+_HARMLESS = ("GET", "HEAD")
 
 
 class RequestMiddleware:
     """The outermost layer of the app."""
 
-    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+    def __init__(self, app: ASGIApp, telemetry: Telemetry, access: Access, cors: Cors) -> None:
         self._app = app
         self._telemetry = telemetry
+        self._access = access
+        self._cors = cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, whatever happens to it."""
@@ -40,9 +40,14 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         context = new_context(scope["headers"])
+        context.is_known = self._access.admits(scope["headers"])
         attach(scope, context)
         token = request_id_var.set(context.request_id)
-        answer = _Answer(send, client_of(scope), context.request_id)
+        # Anthropic's clients read the second name.
+        request_id = context.request_id.encode("ascii")
+        headers = [(b"x-request-id", request_id), (b"request-id", request_id)]
+        headers += self._cors.headers(scope["headers"])
+        answer = _Answer(send, client_of(scope), headers)
         try:
             await self._serve(scope, receive, answer)
         finally:
@@ -52,10 +57,12 @@ class RequestMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         if scope["method"] == "OPTIONS":
-            await answer({"type": "http.response.start", "status": 204, "headers": []})
+            headers = self._cors.preflight(scope["headers"])
+            await answer({"type": "http.response.start", "status": 204, "headers": headers})
             await answer({"type": "http.response.body", "body": b"", "more_body": False})
             return
         try:
+            self._check(scope)
             await self._app(scope, receive, answer)
         except ClientGone as gone:
             if answer.is_complete:
@@ -72,6 +79,17 @@ class RequestMiddleware:
             bug = InternalError("Internal error; the server's log has it under this request id.")
             await _answer_error(scope, receive, answer, bug)
 
+    def _check(self, scope: Scope) -> None:
+        """Refuse who may not call, before anything of the request is read.
+
+        Raises:
+            ApiError: Unauthorized or Forbidden.
+        """
+        if not context_of(scope).is_known:
+            self._access.check(scope["path"], scope["headers"])
+        if scope["method"] not in _HARMLESS:
+            self._cors.check(scope["headers"])
+
 
 class _Answer:
     """`send` that adds our headers and remembers what has been said.
@@ -82,17 +100,17 @@ class _Answer:
             closes then, by the client or by us, is no loss.
     """
 
-    def __init__(self, send: Send, client: Client, request_id: str) -> None:
+    def __init__(self, send: Send, client: Client, headers: Headers) -> None:
         self._send = send
         self._client = client
-        self._request_id = request_id.encode("ascii")
+        self._headers = headers
         self.status = 0
         self.is_complete = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id), *_CORS]
+            headers = [*message.get("headers", ()), *self._headers]
             message = {**message, "headers": headers}
         is_last = message["type"] == "http.response.body" and not message.get("more_body")
         is_heard = is_last and not self._client.is_gone

@@ -1,8 +1,15 @@
-"""The bytes of request heads on their way to the parser: counted, and never a protocol change."""
+"""Request heads: their bytes on the way to the parser, and what the parser lets pass.
+
+The bytes are counted and never become a change of protocol. What was parsed is held to the rules
+that keep a proxy in front of us and us from seeing different requests in the same bytes.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from luce.errors import InvalidRequest
 
 _END = re.compile(rb"\r?\n\r?\n")
 _UPGRADE = re.compile(rb"(?<=\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
@@ -14,6 +21,32 @@ _IGNORED = b"x-asked"
 
 _CONTEXT_BYTES = 3
 """What can precede the last newline of a head's end."""
+
+
+_VERSIONS = ("1.0", "1.1")
+
+
+def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Check a parsed head (RFC 9112 §2.3, §3.2, §6.1).
+
+    Args:
+        version: of HTTP, e.g. `1.1`.
+        headers: names in small letters.
+
+    Raises:
+        InvalidRequest: another version, not exactly one Host, or a transfer coding that is not
+            undone here.
+    """
+    if version not in _VERSIONS:
+        raise InvalidRequest(f"HTTP/{version} is not spoken here; use HTTP/1.1.")
+    hosts = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding" and (version == "1.0" or value.lower() != b"chunked"):
+            raise InvalidRequest("The only Transfer-Encoding is chunked, and only in HTTP/1.1.")
+    if hosts > 1 or (version == "1.1" and not hosts):
+        raise InvalidRequest("A request has exactly one Host header.")
 
 
 class RequestHead:

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import os
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -16,8 +15,8 @@ from luce import __version__
 from luce.config.listener import ListenerConfig, ServerConfig
 from luce.listener.admission import Admissions
 from luce.listener.app import Services, build_app
-from luce.listener.bind import bind, url_of
 from luce.listener.body import BodyLimits
+from luce.listener.entrance import Entrance, open_entrance
 from luce.listener.generate import Generator
 from luce.listener.http_server import HttpServer
 from luce.listener.routes.generation import ClientRules
@@ -48,24 +47,24 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
         StartupError: the address cannot be had, or a model does not come up.
     """
     configure_logging()
-    with bind(config.listener.host, config.listener.port) as sock:
-        say(f"luce {__version__} listens on {url_of(sock)} and loads {_names(config)}")
+    with open_entrance(config.listener) as entrance:
+        say(f"luce {__version__} listens on {entrance.url} and loads {_names(config)}")
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_run(config, sock, launcher))
+            return runner.run(_run(config, entrance, launcher))
 
 
-async def _run(config: ServerConfig, sock: socket.socket, launcher: Launcher | None) -> int:
-    return await ListenerProcess(config, sock, launcher).run()
+async def _run(config: ServerConfig, entrance: Entrance, launcher: Launcher | None) -> int:
+    return await ListenerProcess(config, entrance, launcher).run()
 
 
 class ListenerProcess:
     """Everything one server owns, wired together; made on its event loop."""
 
     def __init__(
-        self, config: ServerConfig, sock: socket.socket, launcher: Launcher | None = None
+        self, config: ServerConfig, entrance: Entrance, launcher: Launcher | None = None
     ) -> None:
         self._config = config
-        self._sock = sock
+        self._entrance = entrance
         self._supervisors = [Supervisor(load_spec(model), launcher) for model in config.models]
         self._router = Router(
             [model.name for model in config.models],
@@ -94,8 +93,10 @@ class ListenerProcess:
             client_rules(config.listener),
             self._executor,
             created=int(datetime.now(tz=UTC).timestamp()),
+            access=entrance.access,
+            cors=entrance.cors,
         )
-        self._http = HttpServer(build_app(services))
+        self._http = HttpServer(build_app(services), entrance.tls)
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
 
@@ -111,7 +112,7 @@ class ListenerProcess:
             StartupError: a model does not come up.
         """
         self._watch_signals()
-        http = asyncio.create_task(self._http.serve(sockets=[self._sock]), name="http")
+        http = asyncio.create_task(self._http.serve(sockets=[self._entrance.sock]), name="http")
         ticks = asyncio.create_task(self._tick(), name="router-tick")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         startup = asyncio.create_task(start_models(self._models, self._supervisors))
@@ -151,10 +152,10 @@ class ListenerProcess:
             self._router.tick()
 
     def _announce(self) -> None:
-        url = url_of(self._sock)
-        say(f"ready: {_names(self._config)} at {url}\n")
+        say(f"ready: {_names(self._config)} at {self._entrance.url}\n")
         say("try:")
-        say(f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\")
+        say(f"  {self._entrance.curl}/v1/chat/completions \\")
+        say("    -H 'Content-Type: application/json' \\")
         question = '{"role":"user","content":"What is the capital of France?"}'
         say(f"""    -d '{{"messages":[{question}]}}'""")
 

@@ -69,3 +69,24 @@ def test_balancing_needs_a_device_written_in_every_block(
     check_blocks(blocks, load_balancing=False)
     with pytest.raises(UsageError, match=r"^block 2 \(b\): .* needs a --target-device"):
         check_blocks(blocks, load_balancing=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"reasoning_effort_low": 5, "reasoning_effort_medium": 4}, "medium (4)|low (5)"),
+        ({"reasoning_effort_low": 5, "reasoning_effort_max": 4}, "max (4)|low (5)"),
+        ({"reasoning_effort_high": 5, "reasoning_effort_x_high": 0}, "x-high (0)|high (5)"),
+    ],
+)
+def test_more_effort_gets_no_fewer_tokens(
+    values: dict[str, int], problem: str, make_blocks: MakeBlocks
+) -> None:
+    higher, lower = problem.split("|")
+    with pytest.raises(UsageError) as raised:
+        check_blocks(make_blocks({"name": "a"}, {"name": "b", **values}), load_balancing=False)
+    assert str(raised.value) == (
+        f"block 2 (b): --reasoning-effort-{higher} must not be below --reasoning-effort-{lower}"
+    )
+    equal = dict.fromkeys(values, 7)
+    check_blocks(make_blocks({"name": "a", **equal}), load_balancing=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ VARIABLES: dict[str, tuple[str, str, Any]] = {
     "LUCE_MODEL_NAME": ("big", "name", "big"),
     "LUCE_MAX_CTX": ("4096", "max_ctx", 4096),
     "LUCE_DEFAULT_MAX_TOKENS": ("100", "default_max_tokens", 100),
+    "LUCE_MODEL_CARDS_DIR": ("cards", "model_cards", Path("cards")),
     "LUCE_TARGET_DEVICE": ("cuda:1", "target_device", "cuda:1"),
 }
 """Variable → (its text, the field, the value it must become)."""

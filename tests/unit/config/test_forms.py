@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from luce.config.forms import check_host, check_model_name
+from luce.config.forms import check_api_key, check_host, check_model_name, check_origin
 from luce.config.option import BadValue
 
 
@@ -40,3 +40,54 @@ def test_no_hosts(host: str) -> None:
 def test_numbers_that_are_no_address(host: str) -> None:
     with pytest.raises(BadValue, match="is no IPv4 address"):
         check_host(host)
+
+
+@pytest.mark.parametrize("key", ["k", "sk-1", "a,b", "#x", "~" * 1024, '"'])
+def test_keys(key: str) -> None:
+    check_api_key(key)
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "a\n", "schl\u00fcssel", "a\x7f", "x" * 1025])
+def test_no_keys_and_none_is_repeated(key: str) -> None:
+    with pytest.raises(BadValue, match="a key") as refused:
+        check_api_key(key)
+    assert len(key) < 2 or key not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "null",
+        "http://localhost",
+        "https://chat.example.com:8443",
+        "http://[::1]:3000",
+        "app://obsidian.md",
+        "chrome-extension://abcdef",
+    ],
+)
+def test_origins(origin: str) -> None:
+    check_origin(origin)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "localhost",
+        "http://",
+        "http://a/",
+        "http://a/path",
+        "http://A",
+        "http://a,http://b",
+        "http://a b",
+        "http://*.example.com",
+        "http://a:port",
+        "http://a@b",
+        "http://a\n",
+        "http://a:123456",
+    ],
+)
+def test_no_origins(origin: str) -> None:
+    with pytest.raises(BadValue, match="is no origin"):
+        check_origin(origin)

@@ -29,14 +29,16 @@ class Sample:
     is_loud: bool = option(False, "--loud", "--noisy", help="Whether to shout.")
     kind: str = option("a", "--kind", choices=("a", "b"), variable="KIND", help="Which.")
     free: str = option("y", "--free", metavar="TEXT", check=_no_x, help="Anything.")
+    many: tuple[str, ...] = option((), "--many", metavar="TEXT", check=_no_x, help="Several.")
+    key: str = option("k", "--key", metavar="KEY", secret=True, help="Hidden.")
 
 
-COUNT, WHERE, LOUD, KIND, FREE = options_of(Sample)
+COUNT, WHERE, LOUD, KIND, FREE, MANY, KEY = options_of(Sample)
 
 
 def test_fields_without_flags_are_no_options() -> None:
     fields = [entry.field for entry in options_of(Sample)]
-    assert fields == ["count", "where", "is_loud", "kind", "free"]
+    assert fields == ["count", "where", "is_loud", "kind", "free", "many", "key"]
 
 
 def test_kind_and_default_come_from_the_field() -> None:
@@ -70,6 +72,7 @@ def test_texts_become_values() -> None:
     assert WHERE.parse("a/b") == Path("a/b")
     assert KIND.parse("b") == "b"
     assert FREE.parse("z") == "z"
+    assert MANY.parse("z") == "z"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,17 @@ def test_typed_values_are_accepted() -> None:
     assert WHERE.accept("a") == Path("a")
     assert LOUD.accept(True) is True
     assert KIND.accept("b") == "b"
+    assert MANY.accept("b") == ("b",)
+    assert MANY.accept(["b", "c"]) == ("b", "c")
+    assert MANY.accept([]) == ()
+
+
+def test_what_is_a_list_or_a_secret() -> None:
+    assert [entry.flags[0] for entry in options_of(Sample) if entry.is_list] == ["--many"]
+    assert MANY.show(("a", "b")) == "a, b"
+    assert (MANY.show(()), MANY.default_text) == ("unset", "")
+    assert KEY.show("k") == KEY.default_text == "set, not shown"
+    assert "'k'" not in repr(Sample())
 
 
 @pytest.mark.parametrize(
@@ -115,6 +129,9 @@ def test_typed_values_are_accepted() -> None:
         (KIND, ["a"], "expected a text, not a list"),
         (KIND, {}, "expected a text, not a table"),
         (FREE, "x", "x it may not be"),
+        (MANY, ["a", "x"], "x it may not be"),
+        (MANY, [["a"]], "expected a text, not a list"),
+        (MANY, 5, "expected a text, not a whole number"),
     ],
 )
 def test_typed_values_that_are_not_accepted(entry: Option, value: object, problem: str) -> None:

@@ -28,6 +28,13 @@ EXAMPLES: dict[str, object] = {
     "load-balancing-primary-gpu": "hip:0",
     "dtype": "float16",
     "chat-template-file": "chat.jinja",
+    "model-cards": "cards",
+    "uds": "luce.sock",
+    "tls-cert": "cert.pem",
+    "tls-key": "key.pem",
+    "api-key": "sk-1",
+    "api-key-file": "keys",
+    "cors-origin": "https://a.example",
 }
 
 
@@ -60,6 +67,8 @@ def problem_of(path: Path) -> str:
 def check_field(found: Settings, option: Option, path: Path) -> None:
     value: Any = example(option)
     expected = path.parent / value if option.kind is Path else value
+    if option.is_list:
+        expected = (value,)
     assert found[option.field] == Setting(expected, Source.FILE, str(path))
 
 
@@ -241,3 +250,16 @@ def test_damaged_files_are_read_or_refused(
         assert str(path) in str(error)  # noqa: PT017 - either outcome is right
     else:
         assert all("path" in model.settings for model in written.models)
+
+
+def test_lists_take_one_or_several(write: Write) -> None:
+    found = read_file(write("api-key = ['a', 'b']\ncors-origin = []")).listener
+    assert found["api_key"].value == ("a", "b")
+    assert found["cors_origin"].value == ()
+    for text, problem in [
+        ("api-key = ['a', 5]", "api-key: expected a text, not a whole number"),
+        ("api-key = [['a']]", "api-key: expected a text, not a list"),
+        ("cors-origin = ['a']", "cors-origin: 'a' is no origin"),
+        ("port = [1]", "port: expected a whole number, not a list"),
+    ]:
+        assert problem in problem_of(write(text))

@@ -136,8 +136,10 @@ def test_thinking_that_cannot_be_read_is_left_out() -> None:
 
 
 def test_tools() -> None:
-    call = decoded(tools=[WEATHER, {"name": "now", "input_schema": {}, "type": "custom"}])
-    assert call.tools == (ToolSpec("weather", "Says it.", SCHEMA), ToolSpec("now", None, {}))
+    strict = {"name": "now", "input_schema": {}, "type": "custom", "strict": True}
+    call = decoded(tools=[WEATHER, strict])
+    assert call.tools == (ToolSpec("weather", "Says it.", SCHEMA), ToolSpec("now", None, {}, True))
+    assert call.client_names["tools[1].parameters"] == "tools[1].input_schema"
     assert (call.tool_choice, call.parallel_tool_calls) == ("auto", True)
 
 
@@ -186,9 +188,8 @@ def test_effort_says_how_to_think_not_whether() -> None:
     ("fields", "param"),
     [
         ({"mcp_servers": [{}]}, "mcp_servers"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"container": "c"}, "container"),
-        ({"output_format": {"type": "json_schema"}}, "output_format"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].input_schema"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
     ],
@@ -219,6 +220,11 @@ def test_what_asks_for_nothing_is_taken(fields: dict[str, Any]) -> None:
         ("user", {**result("x"), "tool_use_id": None}, "tool_use_id"),
         ("user", result([{"type": "image"}]), "content[0].type"),
         ("user", result([result("x")]), "content[0].type"),
+        ("user", {"type": "tool_reference", "tool_name": "weather"}, "type"),
+        ("user", result([{"type": "tool_reference"}]), "content[0].tool_name"),
+        ("user", result([{"type": "tool_reference", "tool_name": "x"}]), "content[0].tool_name"),
+        ("user", {"type": "tool_removal", "tool": {"type": "tool_reference"}}, "type"),
+        ("system", {"type": "tool_addition"}, "tool"),
     ],
 )
 def test_a_wrong_block_is_named(role: str, block: dict[str, Any], param: str) -> None:
@@ -232,6 +238,9 @@ def test_a_wrong_block_is_named(role: str, block: dict[str, Any], param: str) ->
     [
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
         ({"thinking": {"type": 5}}, "thinking.type"),
     ],
 )

@@ -7,8 +7,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from luce.errors import ClientGone, QueueFull
+from luce.listener.access import Access
 from luce.listener.connection import CLIENT_EXTENSION, SlowClient
 from luce.listener.context import RequestContext, context_of
+from luce.listener.cors import Cors
 from luce.listener.middleware import RequestMiddleware
 from luce.listener.telemetry import Telemetry
 
@@ -61,7 +63,7 @@ class Exchange:
         async def send(message: Message) -> None:
             self.sent.append(message)
 
-        middleware = RequestMiddleware(app, cast(Telemetry, self.seen))
+        middleware = RequestMiddleware(app, cast(Telemetry, self.seen), Access(), Cors())
         await middleware(self.scope, receive, send)
         (context,) = self.seen.contexts
         return context

@@ -113,7 +113,7 @@ def test_tools() -> None:
         {"name": "h", "parameters": None},
     ]
     call = decode(tools=[{"type": "function", "function": function} for function in functions])
-    assert call.tools == (ToolSpec("f", "d", schema), ToolSpec("g"), ToolSpec("h"))
+    assert call.tools == (ToolSpec("f", "d", schema, True), ToolSpec("g"), ToolSpec("h"))
     assert call.tool_choice == "auto"
     assert call.parallel_tool_calls
     assert not decode(parallel_tool_calls=False).parallel_tool_calls
@@ -281,3 +281,36 @@ def test_any_json_in_any_field_is_a_call_or_an_invalid_request(fields: dict[str,
     except InvalidRequest:
         return
     assert call.messages
+
+
+@pytest.mark.parametrize("close_kind", [None, "hard", "natural"])
+def test_a_budget_for_reasoning_is_told_of_at_the_end(close_kind: Any) -> None:
+    usage = TokenUsage(7, 0, completion_tokens=9, reasoning_tokens=4)
+    events = [Started("m", 0), TextDelta("x"), Finished("stop", usage, close_kind=close_kind)]
+    *_, last, _done = chunks(include_usage=False, events=events)
+    encoder = DIALECT.body_encoder(decode())
+    for event in events:
+        encoder.add(event)
+    (whole,) = json.loads(encoder.body())["choices"]
+    expected = {
+        "close_kind": close_kind,
+        "thinking_tokens": 4,
+        "content_tokens": 5,
+        "total_tokens": 9,
+    }
+    for choice in (last["choices"][0], whole):
+        assert choice.get("finish_details") == (expected if close_kind else None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": None, "top_logprobs": None}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+)
+def test_log_probabilities_asked_for(fields: dict[str, Any], expected: int | None) -> None:
+    assert decode(**fields).sampling.logprobs == expected

@@ -4,7 +4,7 @@ import pytest
 
 from luce.errors import InvalidRequest
 from luce.listener.dialects.openai_wire import ChatRequest
-from luce.listener.dialects.ranges import check_ranges, seed64, top_k32, window32
+from luce.listener.dialects.ranges import check_ranges, count32, seed64, top_k32
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_top_k() -> None:
     assert [top_k32(k) for k in (None, -1, 0, 40, 10**30)] == [None, 0, 0, 40, 2**31 - 1]
 
 
-def test_rep_window() -> None:
-    assert [window32(w) for w in (None, 0, 256, 2**64)] == [None, 0, 256, 2**31 - 1]
+def test_counts_of_tokens() -> None:
+    assert [count32(n) for n in (0, 256, 2**64)] == [0, 256, 2**31 - 1]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from luce.config.model import ModelConfig
+from luce.errors import ModelFileError, StartupError, UsageError
 from luce.listener.served import ServedModel
-from luce.listener.startup import report_ready
+from luce.listener.startup import load_text, report_ready
 from luce.protocol.messages import Limits, LoadSpec, Ready
+from luce.testing.tiny_models import tiny_llama
 from luce.workers.handle import WorkerHandle, WorkerState
 
 
@@ -74,3 +78,47 @@ def test_a_pool_smaller_than_the_context_is_told(
     assert len(warned) == is_limited
     if is_limited:
         assert (vars(warned[0])["max_ctx"], vars(warned[0])["context"]) == (4096, 512)
+
+
+class TestBudgetsAtTheStart:
+    def config(self, tmp_path: Path, card: dict[str, Any], **options: Any) -> ModelConfig:
+        """A model with a card of its own."""
+        least = {"name": "x", "source": "y", "verified_at": "z", "max_tokens": 1000}
+        (tmp_path / "tiny-llama.json").write_text(json.dumps({**least, **card}), encoding="utf-8")
+        return ModelConfig(path=tiny_llama(tmp_path), model_cards=tmp_path, **options)
+
+    def test_options_card_and_model_come_together(self, tmp_path: Path) -> None:
+        card = {"sampling": {"top_k": 9}, "hard_limit_reply_budget": 100}
+        config = self.config(
+            tmp_path, card, max_tokens=500, think_max_tokens=70, reasoning_effort_low=5
+        )
+        text = load_text(config)
+        budgets = text.thinking.budgets
+        assert (budgets.default_max_tokens, budgets.think_max_tokens) == (500, 70)
+        assert list(budgets.effort_tiers.values()) == [5, 35, 70, 70, 70]
+        assert budgets.source == str(tmp_path / "tiny-llama.json")
+        assert text.generation_defaults == {"top_k": 9}
+
+    @pytest.mark.parametrize(
+        ("card", "options", "error", "message"),
+        [
+            ({"max_tokens": "many"}, {}, ModelFileError, "max_tokens must be a whole number"),
+            (
+                {"reasoning_effort_tiers": {"low": 50}},
+                {"reasoning_effort_high": 40},
+                UsageError,
+                "effort high has fewer tokens (40) than low (50)",
+            ),
+        ],
+    )
+    def test_a_card_or_options_that_make_no_sense_stop_the_start(
+        self,
+        tmp_path: Path,
+        card: dict[str, Any],
+        options: dict[str, Any],
+        error: type[StartupError],
+        message: str,
+    ) -> None:
+        with pytest.raises(error) as caught:
+            load_text(self.config(tmp_path, card, **options))
+        assert message in str(caught.value)
