@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+import socket
+import ssl
 from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,23 +20,30 @@ import pytest
 
 from luce.config.model import ModelConfig
 from luce.errors import TemplateError
+from luce.listener.access import Access
 from luce.listener.admission import Admissions
 from luce.listener.app import Services, build_app
 from luce.listener.bind import bind, url_of
 from luce.listener.body import BodyLimits
+from luce.listener.cors import Cors
 from luce.listener.generate import Generator
 from luce.listener.http_server import HttpServer
 from luce.listener.routes.generation import ClientRules
 from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import Cancel, LoadSpec, Submit
+from luce.protocol.sampling import GrammarSpec, ReasoningBudget
 from luce.routing.policy import PrimaryFirst
 from luce.routing.router import TICK_S, Router
 from luce.testing.byte_tokenizer import ByteTokenizer, pack_prompt
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
 from luce.testing.slow_reader import SlowReader
+from luce.text.budgets import BudgetOptions, resolve_budgets
 from luce.text.call import GenerationCall
+from luce.text.forced_close import ForcedClose
 from luce.text.pipeline import OutputPipeline
+from luce.text.thinking import Thinking
+from luce.text.vocabulary import TokenVocabulary
 from luce.workers.handle import WorkerHandle, WorkerState
 
 CHAT = "/v1/chat/completions"
@@ -72,6 +81,8 @@ class BytePrompt:
     prompt_bytes: bytes
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
+    grammar: GrammarSpec | None = None
+    close: ForcedClose | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -95,10 +106,12 @@ class ByteText:
     prefix: str = ""
     vocab_size: int = 256
     context_length: int = 8192
+    architecture: str = "fake"
     generation_defaults: Mapping[str, float] = field(default_factory=dict)
     num_prepared: int = 0
     tokenizer: ByteVocabulary = field(default_factory=ByteVocabulary)
     add_bos_id: int | None = None
+    thinking: Thinking = Thinking(resolve_budgets(BudgetOptions(), None, "fake"))
 
     def prepare(self, call: GenerationCall, limit: int | None = None) -> BytePrompt:
         self.num_prepared += 1
@@ -108,8 +121,16 @@ class ByteText:
         stop_ids = () if call.sampling.ignore_eos else (END,)
         return BytePrompt(pack_prompt(text.encode()), call.stop, stop_ids)
 
+    def vocabulary(self) -> TokenVocabulary:
+        tokens = [self.tokenizer.token_bytes(i) for i in range(self.vocab_size)]
+        return TokenVocabulary(tokens, (), (END,))
+
     def pipeline(
-        self, prepared: BytePrompt, prompt_tokens: int, cached_tokens: int = 0
+        self,
+        prepared: BytePrompt,
+        prompt_tokens: int,
+        cached_tokens: int = 0,
+        budget: ReasoningBudget | None = None,
     ) -> OutputPipeline:
         return OutputPipeline(
             ByteDecoder(),  # type: ignore[arg-type]
@@ -146,8 +167,12 @@ class Rules:
     queue_timeout_s: float | None = None
     max_body_bytes: int = 100_000
     upload_stall_s: float = 5.0
+    upload_total_s: float = 30.0
     keep_alive_interval_s: float = 5.0
     stall_s: float = 5.0
+    access: Access = field(default_factory=Access)
+    cors: Cors = field(default_factory=Cors)
+    tls: ssl.SSLContext | None = None
 
 
 class Harness:
@@ -181,23 +206,41 @@ class Harness:
         self.generator = Generator(
             Admissions(self.router, self.served, self._executor, self.rules.queue_timeout_s)
         )
-        body = BodyLimits(self.rules.max_body_bytes, self.rules.upload_stall_s, 30.0)
+        body = BodyLimits(
+            self.rules.max_body_bytes, self.rules.upload_stall_s, self.rules.upload_total_s
+        )
         rules = ClientRules(body, self.rules.keep_alive_interval_s, self.rules.stall_s)
         services = Services(
-            self.router, self.served, self.generator, rules, self._executor, 1_700_000_000
+            self.router,
+            self.served,
+            self.generator,
+            rules,
+            self._executor,
+            1_700_000_000,
+            access=self.rules.access,
+            cors=self.rules.cors,
         )
-        self._sock = bind("127.0.0.1", 0)
-        self.url = url_of(self._sock)
-        self.port: int = self._sock.getsockname()[1]
-        self.http = HttpServer(build_app(services))
+        self._sock = self.open_socket()
+        if self._sock.family != socket.AF_UNIX:
+            self.url = url_of(self._sock)
+            self.port: int = self._sock.getsockname()[1]
+        self.http = HttpServer(build_app(services), self.rules.tls)
         self._http_task = asyncio.create_task(self.http.serve(sockets=[self._sock]))
         self._tick_task = asyncio.create_task(self._tick())
         for model in self.models:
             await self.connect(model)
-        self.client = httpx2.AsyncClient(base_url=self.url, timeout=20)
+        self.client = self.make_client()
         if self._wait_ready:
             await self.ready()
         return self
+
+    def open_socket(self) -> socket.socket:
+        """Where it listens."""
+        return bind("127.0.0.1", 0)
+
+    def make_client(self) -> httpx2.AsyncClient:
+        """Who calls."""
+        return httpx2.AsyncClient(base_url=self.url, timeout=20)
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.aclose()

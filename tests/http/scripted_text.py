@@ -16,16 +16,17 @@ MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 VOCAB_SIZE = 512
 
 
-def tagged_text(**changes: Any) -> Any:
+def tagged_text(markup: tuple[str, ...] = MARKUP, **changes: Any) -> Any:
     """A `TextBundle` with Qwen 3's template, its tags control tokens of a small vocabulary.
 
     Args:
+        markup: texts of the control tokens.
         changes: other metadata.
     """
-    tokens = [*tiny_tokenizer.TOKENS, *MARKUP]
+    tokens = [*tiny_tokenizer.TOKENS, *markup]
     types = [TokenType.NORMAL] * len(tokens)
     types[:3] = [TokenType.CONTROL] * 3
-    types[-len(MARKUP) :] = [TokenType.CONTROL] * len(MARKUP)
+    types[-len(markup) :] = [TokenType.CONTROL] * len(markup)
     fields: dict[str, Any] = {
         "container": "gguf",
         "architecture": "qwen3",

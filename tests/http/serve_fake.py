@@ -20,12 +20,17 @@ from luce.testing.fake_script import FakeScript
 from luce.testing.scripted_launcher import ScriptedLauncher
 
 
+def _path(_kind: type, text: str) -> Path:
+    return Path(text)
+
+
 def main() -> int:
     setup = json.loads(sys.argv[1])
     models = tuple(
         ModelConfig(path=Path(model["path"]), name=model["name"]) for model in setup["models"]
     )
-    config = ServerConfig(listener=ListenerConfig(port=0, **setup["listener"]), models=models)
+    listener = msgspec.convert({"port": 0, **setup["listener"]}, ListenerConfig, dec_hook=_path)
+    config = ServerConfig(listener=listener, models=models)
     scripts = {
         model["name"]: msgspec.convert({**setup["script"], **model.get("script", {})}, FakeScript)
         for model in setup["models"]

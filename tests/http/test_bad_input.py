@@ -70,12 +70,43 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": "x" * 4097}, "stop"),
     ({"stop_sequences": ["x", "y" * 4097]}, "stop_sequences[1]"),
     ({"temperature": 100.5}, "temperature"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"logprobs": "yes"}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
+    ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+    ({"top_logprobs": -1, "logprobs": True}, "top_logprobs"),
+    ({"top_logprobs": True, "logprobs": True}, "top_logprobs"),
+    ({"top_logprobs": 2.5, "logprobs": True}, "top_logprobs"),
+    ({"top_logprobs": "2", "logprobs": True}, "top_logprobs"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 1.5}, "min_tokens"),
+    ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+    ({"response_format": "json"}, "response_format"),
+    ({"response_format": {}}, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        "response_format.json_schema.schema",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": []}}},
+        "response_format.json_schema.schema",
+    ),
+    ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
+    ({"grammar": "start: /a/", "regex": "a"}, "regex"),
+    ({"grammar": {}}, "grammar"),
 ]
 
 UNSERVED: list[dict[str, Any]] = [
-    {"logprobs": True},
     {"functions": [{"name": "f"}]},
-    {"response_format": {"type": "json_object"}},
+    {"guided_json": {"type": "object"}},
+    {"guided_regex": "a"},
+    {"guided_choice": ["a"]},
+    {"guided_grammar": "root ::= a"},
+    {"structured_outputs": {"regex": "a"}},
+    {"ebnf": "root ::= a"},
     {"modalities": ["text", "audio"]},
     {"audio": {"voice": "x"}},
     {"prediction": {"type": "content", "content": "x"}},
@@ -309,12 +340,3 @@ async def test_bad_requests_cost_a_running_one_nothing() -> None:
         assert answer["choices"][0]["message"]["content"] == "steady " * 20
         assert len(server.models[0].submits()) == 1
         await server.idle()
-
-
-async def test_cors_preflight_needs_nothing() -> None:
-    async with Harness() as server:
-        response = await server.client.request("OPTIONS", CHAT)
-        assert response.status_code == 204
-        assert response.headers["access-control-allow-origin"] == "*"
-        refused = await server.ask("x", temperature=-1)
-        assert refused.headers["access-control-allow-origin"] == "*"

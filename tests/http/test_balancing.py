@@ -536,7 +536,8 @@ async def test_a_slow_reader_holds_its_slot_until_its_output_is_drained() -> Non
     )
     async with Harness(long, FakeScript(), rules=Rules(queue_limit=0, stall_s=30)) as server:
         async with server.slow_reader() as client:
-            await client.send("POST", CHAT, json.dumps(chat_body("slow", stream=True)).encode())
+            body = chat_body("slow", stream=True, max_tokens=60_000)
+            await client.send("POST", CHAT, json.dumps(body).encode())
             await eventually(lambda: len(server.models[0].worker.retired) == 1)
             assert server.router.views()[0].in_flight == 1
             assert (await server.ask("meanwhile")).json()["model"] == "small"

@@ -90,17 +90,6 @@ async def test_b15_no_usage_unless_asked_for() -> None:
             assert all(event["choices"] and "usage" not in event for event in events[:-1])
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_b07_logprobs_are_refused_by_name_until_there_are_any(stream: bool) -> None:
-    async with echoing() as server:
-        for value in (2, 0, True):
-            response = await post(server, "The sky is", logprobs=value, stream=stream)
-            assert response.status_code == 400
-            error = response.json()["error"]
-            assert (error["param"], error["code"]) == ("logprobs", "unsupported_feature")
-        assert (await post(server, "The sky is", logprobs=None)).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
@@ -196,7 +185,25 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"suffix": "end"}, "suffix"),
     ({"best_of": 2}, "best_of"),
     ({"best_of": 3, "n": 2}, "best_of"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_object"}, "grammar": "start: /a/"}, "grammar"),
+    ({"guided_choice": ["a"]}, "guided_choice"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": -1}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": "2"}, "logprobs"),
+    ({"logprobs": 2.5}, "logprobs"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 101}, "min_tokens"),
+    ({"echo": "yes"}, "echo"),
+    ({"suffix": 5}, "suffix"),
+    ({"best_of": "x"}, "best_of"),
+    ({"user": 5}, "user"),
+    ({"metadata": "x"}, "metadata"),
+    ({"store": "x"}, "store"),
+    ({"service_tier": 5}, "service_tier"),
+    ({"prompt_cache_key": 5}, "prompt_cache_key"),
+    ({"safety_identifier": 5}, "safety_identifier"),
 ]
 
 
@@ -240,3 +247,5 @@ def test_every_field_of_the_api_has_its_place() -> None:
     assert known <= ours
     assert ours > openai_completions_wire.NO_EFFECT
     assert set(openai_completions_wire.UNSERVED) < ours
+    served = openai_completions_wire.SERVED
+    assert not served & openai_completions_wire.NO_EFFECT

@@ -15,20 +15,78 @@ from responses_client import CODEX, TEXT
 from luce.errors import ApiError
 from luce.listener.dialects.anthropic_messages import AnthropicMessages
 from luce.listener.dialects.base import Dialect
+from luce.listener.dialects.openai_chat import OpenAIChat
+from luce.listener.dialects.openai_completions import OpenAICompletions
 from luce.listener.dialects.openai_responses import OpenAIResponses
 from luce.listener.responses_store import ResponseStore
 from luce.text.events import Started
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-WORDS = st.sampled_from(["text", "image", "tool_use", "reasoning", "system", "user", "required"])
+WORDS = st.sampled_from(
+    [
+        *("text", "image", "tool_use", "reasoning", "system", "user", "required", "none"),
+        *("json_object", "json_schema", "allowed_tools", "function", "custom", "object", "a+"),
+    ]
+)
+KEYS = st.sampled_from(
+    ["type", "text", "role", "content", "schema", "properties", "pattern", "enum", "$ref", "name"]
+)
 VALUES = st.recursive(
     SCALARS | WORDS,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["type", "text", "role", "content"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=4,
 )
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "pattern": "^a+$"}, "b": {"enum": [1, "x", None]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "system", "content": "s"}, USER],
+    "tools": [
+        {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+    ],
+    "tool_choice": {
+        "type": "allowed_tools",
+        "allowed_tools": {
+            "mode": "required",
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
+    },
+    "response_format": FORMAT,
+    "logprobs": True,
+    "top_logprobs": 2,
+    "min_tokens": 2,
+    "max_tokens": 9,
+    "stop": ["x"],
+    "logit_bias": {"5": 1},
+    "reasoning_effort": "low",
+}
+COMPLETION: dict[str, Any] = {
+    "prompt": ["hi"],
+    "response_format": FORMAT,
+    "logprobs": 3,
+    "min_tokens": 2,
+    "seed": 0,
+}
+MESSAGE: dict[str, Any] = {
+    **body_of(**CLAUDE_CODE),
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+    "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
+}
+RESPONSE: dict[str, Any] = {
+    **CODEX,
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+    "tool_choice": {"type": "custom", "name": "apply_patch"},
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 3,
+}
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -72,8 +130,10 @@ def refusal(dialect: Dialect, body: bytes) -> ApiError | None:
 @pytest.mark.parametrize(
     ("dialect", "request_body"),
     [
-        pytest.param(AnthropicMessages(), body_of(**CLAUDE_CODE), id="messages"),
-        pytest.param(OpenAIResponses(ResponseStore()), CODEX, id="responses"),
+        pytest.param(OpenAIChat(), CHAT, id="chat"),
+        pytest.param(OpenAICompletions(), COMPLETION, id="completions"),
+        pytest.param(AnthropicMessages(), MESSAGE, id="messages"),
+        pytest.param(OpenAIResponses(ResponseStore()), RESPONSE, id="responses"),
     ],
 )
 @given(data=st.data())

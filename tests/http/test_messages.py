@@ -289,12 +289,16 @@ async def test_b33_no_calls_when_no_tool_may_be_called() -> None:
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "f"}])
-async def test_b33_a_call_cannot_be_forced(choice: dict[str, Any]) -> None:
-    async with Harness() as server:
-        error = (await ask(server, tools=[F], tool_choice=choice)).json()["error"]
-        assert (error["code"], error["param"]) == ("unsupported_feature", "tool_choice")
-        # A count is the same either way.
-        assert (await ask(server, BOTH[1], tools=[F], tool_choice=choice)).status_code == 200
+async def test_b33_a_forced_call_is_a_tool_use(choice: dict[str, Any]) -> None:
+    async with serving(CALL) as server:
+        message = await both(server, tools=[F], tool_choice=choice)
+        assert message["stop_reason"] == "tool_use"
+        assert [block["type"] for block in message["content"]] == ["tool_use"]
+        counts = [
+            (await ask(server, BOTH[1], tools=[F], **fields)).json()
+            for fields in ({}, {"tool_choice": choice})
+        ]
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 4, 1000])

@@ -5,13 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from http_harness import ByteText, Harness, eventually
+from http_harness import CHAT, ByteText, Harness, chat_body, eventually
+from scripted_text import tagged_text, writing
 
 from luce import __version__
 from luce.protocol.messages import WorkerStats
 from luce.testing.fake_script import FakeScript
 
 pytestmark = pytest.mark.anyio
+
+F = {"type": "function", "function": {"name": "f"}}
+SCHEMA = {"name": "n", "schema": {"type": "object", "properties": {}}}
+FORMATS: dict[str, dict[str, Any]] = {
+    "text": {"response_format": {"type": "text"}},
+    "json_object": {"response_format": {"type": "json_object"}},
+    "json_schema": {"response_format": {"type": "json_schema", "json_schema": SCHEMA}},
+    "grammar": {"grammar": "start: /a+/"},
+    "regex": {"regex": "a+"},
+}
+CHOICES: dict[str, Any] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+    "named": F,
+    "allowed_tools": {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [F]},
+    },
+}
+MOST = {"logprobs": True, "top_logprobs": 20}
+IN_RESPONSES = {"include": ["message.output_text.logprobs"], "top_logprobs": 20}
+LOGPROBS: dict[str, dict[str, Any]] = {
+    CHAT: chat_body("x", **MOST),
+    "/v1/completions": {"prompt": "x", "logprobs": 20},
+    "/v1/responses": {"input": "x", **IN_RESPONSES},
+}
 
 
 async def props(server: Harness) -> Any:
@@ -49,9 +77,41 @@ async def test_capabilities_are_what_the_chat_endpoint_takes() -> None:
     async with Harness() as server:
         capabilities = (await props(server))["sampling"]["capabilities"]
         assert capabilities["seed"] is True
-        assert capabilities["logprobs"] is False
-        refused = await server.ask("x", logprobs=True)
-        assert refused.json()["error"]["code"] == "unsupported_feature"
+        assert capabilities["logprobs"] is True
+        assert (await server.ask("x", logprobs=True)).status_code == 200
+
+
+async def test_what_is_listed_can_be_forced() -> None:
+    text = tagged_text()
+    async with Harness(writing(text, "aa"), texts=(text,)) as server:
+        capabilities = (await props(server))["capabilities"]
+        for name in capabilities["answer_formats"]:
+            answer = await server.ask("x", **FORMATS[name])
+            assert answer.status_code == 200, answer.text
+            forced = server.models[0].submits()[-1].sampling.grammar
+            assert (forced is not None) == (name != "text"), name
+        for name in capabilities["tool_choices"]:
+            answer = await server.ask("x", tools=[F], tool_choice=CHOICES[name])
+            assert answer.status_code == 200, answer.text
+    assert capabilities["answer_formats"] == list(FORMATS)
+    assert capabilities["tool_choices"] == list(CHOICES)
+
+
+async def test_log_probabilities_come_from_the_endpoints_listed() -> None:
+    text = tagged_text()
+    async with Harness(writing(text, "aa"), texts=(text,)) as server:
+        capabilities = (await props(server))["capabilities"]
+        num_top = capabilities["max_top_logprobs"]
+        assert num_top == 20
+        for path in capabilities["logprobs_endpoints"]:
+            body = LOGPROBS[path]
+            answer = await server.client.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            assert server.models[0].submits()[-1].sampling.logprobs == num_top
+            name = "top_logprobs" if "top_logprobs" in body else "logprobs"
+            refused = await server.client.post(path, json={**body, name: num_top + 1})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+    assert capabilities["logprobs_endpoints"] == list(LOGPROBS)
 
 
 async def test_every_endpoint_listed_exists() -> None:

@@ -145,6 +145,37 @@ async def test_a_custom_tool_is_called_with_its_input() -> None:
     assert "start: /.+/s" in prompt
 
 
+async def test_a_tool_of_a_namespace_is_called_by_both_names() -> None:
+    group = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [F, PATCH]}
+    patched = call('{"input": "x"}', "crm__apply_patch")
+    async with serving(call('{"a": 1}', "crm__f") + patched) as server:
+        response = await both(server, tools=[F, group])
+        taken = ("type", "name", "namespace")
+        assert [tuple(item[key] for key in taken) for item in response["output"]] == [
+            ("function_call", "f", "crm"),
+            ("custom_tool_call", "apply_patch", "crm"),
+        ]
+        assert response["tools"][1]["tools"][0]["name"] == "f"
+        results = [
+            {"type": f"{kind}_output", "call_id": item["call_id"], "output": "done"}
+            for item, kind in zip(
+                response["output"], ("function_call", "custom_tool_call"), strict=True
+            )
+        ]
+        items = [{"role": "user", "content": "hi"}, *response["output"], *results]
+        await ask(server, input=items, tools=[F, group])
+        before, after = prompts(server)[0], prompts(server)[-1]
+    assert '"name": "crm__f", "description": "Customers.' in before
+    assert after.count('{"name": "crm__f", "arguments": {"a": 1}}') == 1
+    assert after.count('{"name": "crm__apply_patch", "arguments": {"input": "x"}}') == 1
+
+
+async def test_a_call_of_no_namespace_does_not_mention_any() -> None:
+    async with serving(CALL) as server:
+        response = await both(server, tools=[F])
+    assert "namespace" not in response["output"][0]
+
+
 async def test_max_output_tokens_makes_it_incomplete() -> None:
     async with Harness() as server:
         response = await both(server, input="abcdef", max_output_tokens=3)
@@ -206,9 +237,9 @@ async def test_b13_tools_of_other_types_are_dropped(caplog: pytest.LogCaptureFix
         refused = await ask(server, tools=[{"type": "function", "parameters": {}}])
         prompt = prompts(server)[0]
     (record, _) = [record for record in caplog.records if record.message == "tools left out"]
-    assert record.types == "web_search,namespace"  # type: ignore[attr-defined]
+    assert record.types == "web_search"  # type: ignore[attr-defined]
     assert '"name": "f"' in prompt
-    assert "namespace" not in prompt
+    assert "mcp" not in prompt
     error = refused.json()["error"]
     assert (refused.status_code, error["param"]) == (400, "tools[0].name")
 

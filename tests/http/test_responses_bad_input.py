@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from http_harness import Harness
 from messages_client import named_events
-from responses_client import RESPONSES, F, ask, serving
+from responses_client import PATCH, RESPONSES, F, ask, serving
 
 from luce.testing.fake_script import FakeScript
 
@@ -24,6 +24,11 @@ def part(kind: str, **fields: Any) -> dict[str, Any]:
     return {"input": [{"role": "user", "content": [{"type": kind, **fields}]}]}
 
 
+ALLOWED = {
+    "type": "allowed_tools",
+    "mode": "required",
+    "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}],
+}
 PART = "input[0].content[0]"
 WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
@@ -75,20 +80,37 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "custom", "name": "p", "format": "x"}]}, "tools[0].format"),
     ({"tool_choice": "maybe"}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),
-    ({"tool_choice": "required", "tools": [F]}, "tool_choice"),
-    ({"tool_choice": {"type": "function", "name": "f"}, "tools": [F]}, "tool_choice"),
-    ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "required", "tools": [{"type": "web_search"}]}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}, "tools": [F]}, "tool_choice.name"),
+    ({"tool_choice": {"type": "function", "name": "g"}, "tools": [F]}, "tool_choice.name"),
+    ({"tool_choice": {"type": "web_search"}, "tools": [F]}, "tool_choice.type"),
+    ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.mode"),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "maybe"}}, "tool_choice.mode"),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}, "tools": [F]}, "tool_choice.tools"),
+    ({"tool_choice": ALLOWED, "tools": [PATCH]}, "tool_choice.tools"),
     ({"parallel_tool_calls": "x"}, "parallel_tool_calls"),
     ({"reasoning": "high"}, "reasoning"),
     ({"reasoning": {"effort": 5}}, "reasoning.effort"),
     ({"reasoning": {"summary": 5}}, "reasoning.summary"),
     ({"text": "x"}, "text"),
     ({"text": {"verbosity": 5}}, "text.verbosity"),
-    ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "strict": 5}}}, "text.format.strict"),
     ({"text": {"format": {}}}, "text.format.type"),
+    ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "regex"),
+    ({"grammar": 5}, "grammar"),
+    ({"guided_regex": "a"}, "guided_regex"),
     ({"include": "x"}, "include"),
-    ({"include": ["message.output_text.logprobs"]}, "include"),
+    ({"top_logprobs": 21}, "top_logprobs"),
+    ({"top_logprobs": -1}, "top_logprobs"),
+    ({"top_logprobs": True}, "top_logprobs"),
+    ({"top_logprobs": "x"}, "top_logprobs"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 6, "max_output_tokens": 5}, "min_tokens"),
+    ({"tools": [{**F, "strict": 5}]}, "tools[0].strict"),
     ({"store": "x"}, "store"),
     ({"metadata": "x"}, "metadata"),
     ({"metadata": {"a": 5}}, "metadata[...]"),

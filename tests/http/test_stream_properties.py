@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
+from http_harness import events_of as data_of
 from hypothesis import given
 from hypothesis import strategies as st
 from messages_client import message_of, named_events
@@ -14,9 +16,12 @@ from responses_client import response_of
 
 from luce.listener.dialects.anthropic_messages import AnthropicMessages
 from luce.listener.dialects.base import BodyEncoder, KeepsAlive, StreamEncoder
+from luce.listener.dialects.openai_chat import OpenAIChat
+from luce.listener.dialects.openai_completions import OpenAICompletions
 from luce.listener.dialects.openai_responses import OpenAIResponses
 from luce.listener.responses_store import ResponseStore
 from luce.text.events import (
+    ContentLogprob,
     Finished,
     GenEvent,
     ReasoningDelta,
@@ -29,8 +34,25 @@ from luce.text.events import (
 
 TEXTS = st.text(min_size=1, max_size=6)
 ARGUMENTS = st.dictionaries(TEXTS, TEXTS | st.integers(), max_size=3).map(json.dumps)
+
+
+@st.composite
+def said(draw: st.DrawFn) -> TextDelta:
+    """Content, its tokens cut anywhere."""
+    text = draw(TEXTS)
+    raw = text.encode()
+    cuts = sorted({0, len(raw), *draw(st.sets(st.integers(0, len(raw)), max_size=3))})
+    numbers = draw(st.lists(st.floats(max_value=0), min_size=len(cuts), max_size=len(cuts)))
+    top = ((b"\xff", -math.inf), (b"a", math.nan))
+    entries = [
+        ContentLogprob(raw[start:end], number, top)
+        for (start, end), number in zip(pairwise(cuts), numbers, strict=False)
+    ]
+    return TextDelta(text, tuple(entries))
+
+
 PARTS = st.one_of(
-    TEXTS.map(TextDelta),
+    said(),
     TEXTS.map(ReasoningDelta),
     st.tuples(st.sampled_from(["f", "patch"]), ARGUMENTS, st.integers(1, 5)),
 )
@@ -39,10 +61,12 @@ USAGE = TokenUsage(9, 4, 7, 2)
 MESSAGES_BODY = b'{"max_tokens":5,"messages":[{"role":"user","content":"x"}]}'
 
 
-def responses_body(summary: str | None) -> bytes:
+def responses_body(summary: str | None, *, reports: bool) -> bytes:
     tools = [{"type": "function", "name": "f"}, {"type": "custom", "name": "patch"}]
     reasoning = {"effort": "low", "summary": summary}
-    return json.dumps({"input": "x", "tools": tools, "reasoning": reasoning}).encode()
+    include = ["message.output_text.logprobs"] if reports else []
+    body = {"input": "x", "tools": tools, "reasoning": reasoning, "include": include}
+    return json.dumps(body).encode()
 
 
 def events_of(parts: list[Any], reason: Any, stop: str | None) -> Iterator[GenEvent]:
@@ -97,10 +121,13 @@ def test_messages(parts: list[Any], reason: str, stop: str | None, silence: set[
     reason=REASONS,
     silence=st.sets(st.integers(1, 20), max_size=4),
     summary=st.sampled_from([None, "auto"]),
+    reports=st.booleans(),
 )
-def test_responses(parts: list[Any], reason: str, silence: set[int], summary: str | None) -> None:
+def test_responses(
+    parts: list[Any], reason: str, silence: set[int], summary: str | None, reports: bool
+) -> None:
     dialect = OpenAIResponses(ResponseStore(), clock_s=lambda: 5)
-    call = dialect.decode(responses_body(summary))
+    call = dialect.decode(responses_body(summary, reports=reports))
     events = list(events_of(parts, reason, None))
     joined = response_of(named_events(streamed(dialect.stream_encoder(call), events, silence)))
     answer = whole(dialect.body_encoder(call), events)
@@ -109,3 +136,78 @@ def test_responses(parts: list[Any], reason: str, silence: set[int], summary: st
         for item in response["output"]:
             item["id"] = None
     assert joined == answer
+
+
+def choices_of(events: list[Any]) -> Iterator[Any]:
+    """The choices of a finished stream's chunks."""
+    assert events[-1] == "[DONE]"
+    for event in events[:-1]:
+        yield from event["choices"]
+
+
+@given(
+    choices=st.lists(st.tuples(st.lists(PARTS, max_size=5), REASONS), min_size=1, max_size=3),
+    reports=st.booleans(),
+)
+def test_chat(choices: list[tuple[list[Any], str]], reports: bool) -> None:
+    dialect = OpenAIChat(clock_s=lambda: 5)
+    body = {"messages": [{"role": "user", "content": "x"}], "n": len(choices), "logprobs": reports}
+    call = dialect.decode(json.dumps(body).encode())
+    stream, encoder, frames = dialect.stream_encoder(call), dialect.body_encoder(call), b""
+    for index, (parts, reason) in enumerate(choices):
+        for event in events_of(parts, reason, None):
+            frames += stream.encode(event, index)
+            encoder.add(event, index)
+    joined = [_joined_choice() for _ in choices]
+    for choice in choices_of(data_of(frames.decode())):
+        _add_chunk(joined[choice["index"]], choice)
+    for found, answer in zip(joined, json.loads(encoder.body())["choices"], strict=True):
+        message = answer["message"]
+        assert found["content"] == (message["content"] or "")
+        assert found["reasoning"] == message.get("reasoning_content", "")
+        assert found["finish_reason"] == answer["finish_reason"]
+        calls = [call["function"]["arguments"] for call in message.get("tool_calls", [])]
+        assert found["calls"] == calls
+        assert found["logprobs"] == (answer["logprobs"] and answer["logprobs"]["content"])
+
+
+def _joined_choice() -> dict[str, Any]:
+    return {"content": "", "reasoning": "", "calls": [], "finish_reason": None, "logprobs": None}
+
+
+def _add_chunk(joined: dict[str, Any], choice: dict[str, Any]) -> None:
+    delta = choice["delta"]
+    joined["content"] += delta.get("content", "")
+    joined["reasoning"] += delta.get("reasoning_content", "")
+    for call in delta.get("tool_calls", ()):
+        if call["index"] == len(joined["calls"]):
+            joined["calls"].append("")
+        joined["calls"][call["index"]] += call["function"]["arguments"]
+    if choice["logprobs"] is not None:
+        joined["logprobs"] = (joined["logprobs"] or []) + choice["logprobs"]["content"]
+    joined["finish_reason"] = joined["finish_reason"] or choice["finish_reason"]
+
+
+@given(deltas=st.lists(said(), max_size=5), logprobs=st.none() | st.integers(0, 20))
+def test_completions(deltas: list[TextDelta], logprobs: int | None) -> None:
+    dialect = OpenAICompletions(clock_s=lambda: 5)
+    call = dialect.decode(json.dumps({"prompt": "x", "logprobs": logprobs}).encode())
+    events = list(events_of(list(deltas), "stop", None))
+    frames = b"".join(map(dialect.stream_encoder(call).encode, events))
+    (answer,) = whole(dialect.body_encoder(call), events)["choices"]
+    chunks = list(choices_of(data_of(frames.decode())))
+    assert "".join(chunk["text"] for chunk in chunks) == answer["text"]
+    if logprobs is None:
+        assert {repr(chunk["logprobs"]) for chunk in [*chunks, answer]} == {"None"}
+        return
+    for name, values in answer["logprobs"].items():
+        added = [value for chunk in chunks[:-1] for value in chunk["logprobs"][name]]
+        assert added == values
+        assert "Infinity" not in json.dumps(values)
+    offsets = answer["logprobs"]["text_offset"]
+    assert all(a <= b for a, b in pairwise(offsets))
+    pieces = zip(offsets, answer["logprobs"]["tokens"], repeat(answer["text"]), strict=False)
+    assert all(
+        token.startswith("bytes:") or text[offset:].startswith(token)
+        for offset, token, text in pieces
+    )

@@ -9,7 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 from http_harness import END, ByteText, Harness, Rules, eventually
+from reporting_text import ReportingText
+from scripted_text import tagged_text
 
+from luce.listener.routes import tokens
 from luce.testing.fake_script import FakeScript
 from luce.text.bundle import TextBundle
 
@@ -270,3 +273,59 @@ async def test_half_a_surrogate_pair_is_400() -> None:
         body = b'{"content": "\\ud83d"}'
         response = await server.client.post(TOKENIZE, content=body)
     assert response.status_code == 400
+
+
+# --- how much ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["content", "prompt"])
+async def test_long_plain_texts_are_refused_before_they_are_tokenised(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "MAX_CHARACTERS", 50)
+    async with Harness() as server:
+        assert (await tokenize(server, **{field: "x" * 50})).status_code == 200
+        response = await tokenize(server, **{field: "x" * 51})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (field, "invalid_request_error")
+    assert "at most 50 characters, not 51" in error["message"]
+
+
+@pytest.mark.parametrize("path", BOTH)
+async def test_long_conversations_are_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 1)
+    text = tagged_text()
+    async with Harness(FakeScript(), texts=(text,), rules=Rules(max_body_bytes=10**6)) as server:
+        # What a model can hold is counted whatever the bound is.
+        assert (await server.client.post(path, json=question("a b " * 1000))).status_code == 200
+        response = await server.client.post(path, json=question("a b " * 100_000))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "messages"
+    assert f"more than {text.context_length} tokens" in error["message"]
+
+
+@pytest.mark.parametrize("path", BOTH)
+async def test_nothing_is_compiled_to_count(path: str) -> None:
+    text = ReportingText(ByteText())
+    tool = {"name": "f", "strict": True}
+    body: dict[str, Any] = {
+        COUNT: {
+            **question(),
+            "tools": [{**tool, "input_schema": {"type": "object"}}],
+            "tool_choice": {"type": "any"},
+            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        },
+        TOKENIZE: {
+            **question(),
+            "tools": [{"type": "function", "function": tool}],
+            "tool_choice": "required",
+            "response_format": {"type": "json_object"},
+        },
+    }[path]
+    async with Harness(FakeScript(), texts=(text,)) as server:  # type: ignore[arg-type]
+        assert (await server.client.post(path, json=body)).status_code == 200
+    (call,) = text.calls
+    assert (call.tool_choice, call.answer_format) == ("auto", None)
+    assert [(given.name, given.is_strict) for given in call.tools] == [("f", False)]

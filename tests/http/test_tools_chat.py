@@ -245,15 +245,29 @@ async def test_tools_reach_the_prompt_unless_none_may_be_called() -> None:
     assert ["Writes." in prompt for prompt in prompts] == [True, False, False]
 
 
+ALLOWED = "tool_choice.allowed_tools"
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [tool("")]}, "tools[0].function.name", "invalid_request_error"),
     ({"tools": [ADD, ADD]}, "tools[1].function.name", "invalid_request_error"),
     ({"tools": [tool("f", {"type": "array"})]}, "tools[0].function.parameters.type", ""),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", ""),
     ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type", "unsupported_feature"),
-    ({"tools": [ADD], "tool_choice": "required"}, "tool_choice", "unsupported_feature"),
-    ({"tools": [ADD], "tool_choice": tool("add")}, "tool_choice", "unsupported_feature"),
-    ({"tools": [ADD], "tool_choice": {"type": "allowed_tools"}}, "tool_choice", ""),
+    ({"tools": [ADD], "tool_choice": {"type": "custom"}}, "tool_choice.type", ""),
+    (
+        {"tools": [ADD], "tool_choice": {"type": "allowed_tools"}},
+        "tool_choice.allowed_tools",
+        "invalid_request_error",
+    ),
+    ({"tools": [ADD], "tool_choice": allowed("maybe", "add")}, f"{ALLOWED}.mode", ""),
+    ({"tools": [ADD], "tool_choice": allowed("auto", "add", "x")}, f"{ALLOWED}.tools", ""),
+    ({"tools": [ADD], "tool_choice": allowed("required")}, f"{ALLOWED}.tools", ""),
     ({"tools": [ADD], "tool_choice": tool("other")}, "tool_choice", "invalid_request_error"),
     ({"tools": [ADD], "tool_choice": {"type": "function"}}, "tool_choice.function", ""),
     ({"tool_choice": "required"}, "tool_choice", "invalid_request_error"),

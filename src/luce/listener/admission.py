@@ -27,6 +27,7 @@ from luce.listener.ports import Prompt
 from luce.listener.sampling import check_fits, sampling_params
 from luce.listener.served import ServedModel, ServedModels
 from luce.observability.timing import RequestTimings
+from luce.protocol.messages import Retired, Usage, WorkerTimings
 from luce.protocol.sampling import SamplingParams
 from luce.routing.policy import RouteRequest
 from luce.routing.reservation import Reservation
@@ -47,12 +48,17 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A model has taken the request; it stays there until it ends."""
+    """A model has taken the request; it stays there until it ends.
+
+    Attributes:
+        reservation: None: it ended at once, without one.
+    """
 
     model: ServedModel
     prompt: Prompt
+    sampling: SamplingParams
     stream: WorkerStream
-    reservation: Reservation
+    reservation: Reservation | None
 
 
 class Admissions:
@@ -134,6 +140,12 @@ class _Admission:
         self._deadline: float | None = None
 
     async def run(self) -> Admitted:
+        try:
+            return await self._find()
+        except _NothingToGenerate as nothing:
+            return self._answered(nothing.model)
+
+    async def _find(self) -> Admitted:
         while True:
             reservation = await self._reserve()
             self._context.timings.reserved_ns = self._context.timings.clock_ns()
@@ -145,7 +157,7 @@ class _Admission:
 
     async def _reserve(self) -> Reservation:
         while True:
-            for name in self._router.candidates(self._ticket):
+            for name in await self._candidates():
                 if name not in self._prepared:
                     await self._check(name)
                     break  # What was learned, and the time it took, may have changed the order.
@@ -158,6 +170,33 @@ class _Admission:
                 granted = await self._wait()
                 if granted is not None:
                     return granted
+
+    async def _candidates(self) -> tuple[str, ...]:
+        """The router's; when no model is up, first see whether waiting for one makes sense."""
+        try:
+            return self._router.candidates(self._ticket)
+        except (ModelLoading, ModelUnavailable):
+            for model in self._admissions.models:
+                if model.name not in self._ticket.ruled_out:
+                    await self._rule_out_if_too_small(model)
+            return self._router.candidates(self._ticket)
+
+    async def _rule_out_if_too_small(self, model: ServedModel) -> None:
+        """A model that is down could not hold the request if it were up."""
+        most, text = model.most_tokens, model.text
+        if most is None or text is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            prompt = await loop.run_in_executor(
+                self._admissions.executor, text.prepare, self._call, most
+            )
+            check_fits(model.name, prompt, most)
+        except ContextLengthExceeded as error:
+            error.param = self._prompt_field
+            self._give_up(model.name, error, "too long")
+        except ApiError:
+            return  # Whatever else is wrong with it is said by a model that is up.
 
     async def _wait(self) -> Reservation | None:
         """Wait for room, counting from the first time; None = there are models to look at."""
@@ -183,7 +222,7 @@ class _Admission:
             prompt = await loop.run_in_executor(
                 self._admissions.executor, text.prepare, self._call, limits.max_seq_tokens
             )
-            check_fits(name, prompt, limits)
+            check_fits(name, prompt, limits.max_seq_tokens)
         except ContextLengthExceeded as error:
             error.param = self._prompt_field
             self._give_up(name, error, "too long")
@@ -193,11 +232,14 @@ class _Admission:
             prompt,
             limits,
             defaults=text.generation_defaults,
-            output_cap=model.config.output_cap,
+            budgets=text.thinking.budgets,
             vocab_size=text.vocab_size,
         )
         self._prepared[name] = Prepared(prompt, sampling)
-        if self._call.max_tokens is None or self._call.max_tokens <= sampling.max_tokens:
+        if sampling.max_tokens < 1:
+            raise _NothingToGenerate(model)
+        room = limits.max_seq_tokens - prompt.num_tokens
+        if self._call.max_tokens is None or self._call.max_tokens <= room:
             self._router.fits(self._ticket, name)
         else:
             self._note(name, "too small")
@@ -233,7 +275,19 @@ class _Admission:
         timings.admitted_ns = timings.clock_ns()
         reservation.admitted()
         stream.retired.add_done_callback(_release(reservation, timings))
-        return Admitted(model, prepared.prompt, stream, reservation)
+        return Admitted(model, prepared.prompt, prepared.sampling, stream, reservation)
+
+    def _answered(self, model: ServedModel) -> Admitted:
+        """The request as if a worker had given all the output it may have: none."""
+        prepared, timings = self._prepared[model.name], self._context.timings
+        timings.admitted_ns = timings.retired_ns = timings.clock_ns()
+        usage = Usage(
+            prompt_tokens=prepared.prompt.num_tokens, cached_tokens=0, completion_tokens=0
+        )
+        times = WorkerTimings(admitted_ns=timings.admitted_ns, retired_ns=timings.retired_ns)
+        stream = WorkerStream(self._context.key, 0, lambda _: None)
+        stream.retire(Retired(self._context.key, "length", usage, times))
+        return Admitted(model, prepared.prompt, prepared.sampling, stream, None)
 
     def _refused(self, reservation: Reservation, refusal: WorkerRefusal) -> None:
         name = reservation.model
@@ -270,6 +324,14 @@ class _Admission:
     def _tried(self) -> dict[str, str]:
         tried: dict[str, str] = self._context.outcome.setdefault("passed_over", {})
         return tried
+
+
+class _NothingToGenerate(Exception):
+    """The request's budgets leave it no output at this model."""
+
+    def __init__(self, model: ServedModel) -> None:
+        super().__init__(model.name)
+        self.model = model
 
 
 class _FutureWaiter:

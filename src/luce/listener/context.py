@@ -25,6 +25,7 @@ class RequestContext:
         timings: when things happened.
         outcome: fields of the line logged when the request ends.
         is_generation: it asks a model for output.
+        is_known: it came with a key that is known, or none is asked for.
     """
 
     request_id: str
@@ -32,6 +33,7 @@ class RequestContext:
     timings: RequestTimings = field(default_factory=RequestTimings)
     outcome: dict[str, Any] = field(default_factory=dict)
     is_generation: bool = False
+    is_known: bool = True
 
 
 def new_context(headers: list[tuple[bytes, bytes]]) -> RequestContext:

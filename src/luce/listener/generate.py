@@ -85,7 +85,8 @@ class Generation:
             return
         if not self._has_ended:
             self._cancel("slow_reader" if isinstance(error, SlowClient) else "client_gone")
-        self._admitted.reservation.drained()
+        if self._admitted.reservation is not None:
+            self._admitted.reservation.drained()
 
     def abort(self, error: ApiError) -> None:
         """End with this error as soon as the worker has stopped."""
@@ -117,7 +118,8 @@ class Generation:
         text, prompt, cached = admitted.model.text, admitted.prompt, admitted.stream.cached_tokens
         if text is None:
             raise InternalError(f"Model {admitted.model.name} has lost its tokenizer.")
-        self._output = text.pipeline(prompt, prompt.num_tokens, cached)
+        budget = admitted.sampling.reasoning
+        self._output = text.pipeline(prompt, prompt.num_tokens, cached, budget)
         return Started(admitted.model.name, cached, prompt.num_tokens)
 
     def _take(self, batch: list[SeqDelta], output: Output, events: list[GenEvent]) -> None:
@@ -127,7 +129,7 @@ class Generation:
         for delta in batch:
             if delta.finish == "cancelled" or delta.finish == "error":
                 raise self._unfinished(delta)
-            events += output.feed(delta.token_ids, delta.finish)
+            events += output.feed(delta.token_ids, delta.finish, delta.logprobs)
             if events and isinstance(events[-1], Finished):
                 self._finish(events[-1])
                 break
@@ -143,6 +145,8 @@ class Generation:
             cached_tokens=usage.cached_tokens,
             tokens=usage.completion_tokens,
         )
+        if event.close_kind is not None:
+            self._context.outcome["reasoning_close"] = event.close_kind
 
     def _fail(self, error: ApiError) -> Failed:
         self._has_ended = True

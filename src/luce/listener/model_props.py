@@ -6,13 +6,16 @@ nothing is made up: what a worker has not said yet is null too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from luce import __version__
+from luce.listener.dialects.logprobs import MAX_TOP_LOGPROBS
 from luce.listener.dialects.openai_wire import SERVED
 from luce.listener.sampling import sampling_defaults
 from luce.listener.served import ServedModel
 from luce.protocol.messages import Ready, WorkerStats
+from luce.text.reasoning import supported_efforts
 
 PROPS_SCHEMA = 2
 """Changes only when a client that reads the old shape would break."""
@@ -22,6 +25,10 @@ _SAMPLING = (
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "rep_window"),
     *("seed", "stop", "logit_bias", "logprobs"),
 )
+
+_ANSWER_FORMATS = ("text", "json_object", "json_schema", "grammar", "regex")
+_TOOL_CHOICES = ("auto", "none", "required", "named", "allowed_tools")
+_LOGPROBS_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
 
 def model_props(model: ServedModel) -> dict[str, Any]:
@@ -40,15 +47,9 @@ def model_props(model: ServedModel) -> dict[str, Any]:
             "tokenizer_id": None,
         },
         "runtime": _runtime(model, ready),
-        "reasoning": _reasoning(),
-        "model_card": None,
-        "budget_envelope": {
-            "model_card_source": None,
-            "default_max_tokens": config.output_cap,
-            "hard_limit_reply_budget": None,
-            "think_max_tokens": None,
-            "effort_tiers": None,
-        },
+        "reasoning": _reasoning(model),
+        "model_card": _card(model),
+        "budget_envelope": _budgets(model),
         "speculative": {"enabled": False, "ddtree_budget": None},
         "sampling": {"capabilities": {name: name in SERVED for name in _SAMPLING}},
         "pflash": None,
@@ -57,10 +58,14 @@ def model_props(model: ServedModel) -> dict[str, Any]:
         "tool_replay": None,
         "daemon": {"alive": model.is_up},
         "capabilities": {
-            "reasoning_supported": "reasoning_effort" in SERVED,
+            "reasoning_supported": _is_reasoning(model),
             "speculative_supported": False,
             "tools_supported": "tools" in SERVED,
             "image_input_supported": False,
+            "answer_formats": _ANSWER_FORMATS,
+            "tool_choices": _TOOL_CHOICES,
+            "logprobs_endpoints": _LOGPROBS_ENDPOINTS,
+            "max_top_logprobs": MAX_TOP_LOGPROBS,
         },
         "memory": _memory(model, ready),
     }
@@ -100,11 +105,37 @@ def _runtime(model: ServedModel, ready: Ready | None) -> dict[str, Any]:
     }
 
 
-def _reasoning() -> dict[str, Any]:
+def _is_reasoning(model: ServedModel) -> bool | None:
+    """Whether its reasoning is told apart; null while it loads."""
+    return model.text.thinking.close is not None if model.text else None
+
+
+def _reasoning(model: ServedModel) -> dict[str, Any]:
+    efforts: tuple[str, ...] = ()
+    if model.text is not None and _is_reasoning(model):
+        efforts = supported_efforts(model.text.architecture)
     return {
-        "supported": "reasoning_effort" in SERVED,
+        "supported": _is_reasoning(model),
         "default": None,
-        "supported_efforts": [],
+        "supported_efforts": efforts,
+    }
+
+
+def _card(model: ServedModel) -> Mapping[str, Any] | None:
+    card = model.text.thinking.card if model.text else None
+    return card.document if card else None
+
+
+def _budgets(model: ServedModel) -> dict[str, Any]:
+    budgets = model.text.thinking.budgets if model.text else None
+    if budgets is not None and model.context_length is not None:
+        budgets = budgets.within(model.context_length)
+    return {
+        "model_card_source": budgets.source if budgets else None,
+        "default_max_tokens": budgets.default_max_tokens if budgets else model.config.output_cap,
+        "hard_limit_reply_budget": budgets.hard_limit_reply_budget if budgets else None,
+        "think_max_tokens": budgets.think_max_tokens if budgets else None,
+        "effort_tiers": budgets.effort_tiers if budgets else None,
     }
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from luce.protocol.sampling import GrammarSpec, ReasoningBudget, TokenLogprobs
 from luce.text.call import GenerationCall
 from luce.text.events import FinishKind, GenEvent
+from luce.text.forced_close import ForcedClose
+from luce.text.thinking import Thinking
+from luce.text.vocabulary import TokenVocabulary
 
 
 class Prompt(Protocol):
@@ -24,6 +28,14 @@ class Prompt(Protocol):
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens that end the generation."""
 
+    @property
+    def grammar(self) -> GrammarSpec | None:
+        """What the output must look like."""
+
+    @property
+    def close(self) -> ForcedClose | None:
+        """How reasoning under a budget is closed."""
+
 
 class Output(Protocol):
     """One generation's way from token ids to events."""
@@ -32,7 +44,12 @@ class Output(Protocol):
     def stopped(self) -> bool:
         """A stop string was found."""
 
-    def feed(self, token_ids: Sequence[int], finish: FinishKind | None = None) -> list[GenEvent]:
+    def feed(
+        self,
+        token_ids: Sequence[int],
+        finish: FinishKind | None = None,
+        logprobs: Sequence[TokenLogprobs] | None = None,
+    ) -> list[GenEvent]:
         """Take what one step added."""
 
 
@@ -60,12 +77,20 @@ class Text(Protocol[PromptT]):
         """Rows of the embedding."""
 
     @property
+    def architecture(self) -> str:
+        """The family, as the model's files name it."""
+
+    @property
     def context_length(self) -> int:
         """The model's trained context, in tokens."""
 
     @property
     def generation_defaults(self) -> Mapping[str, float]:
-        """Sampling defaults from the model's files."""
+        """Sampling defaults from the model's files and its card."""
+
+    @property
+    def thinking(self) -> Thinking:
+        """Budgets of its reasoning, and its card."""
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -82,5 +107,14 @@ class Text(Protocol[PromptT]):
             ContextLengthExceeded: a prompt of far more than `limit` tokens.
         """
 
-    def pipeline(self, prepared: PromptT, prompt_tokens: int, cached_tokens: int = 0) -> Output:
+    def vocabulary(self) -> TokenVocabulary:
+        """The tokens as grammars see them; called in a thread."""
+
+    def pipeline(
+        self,
+        prepared: PromptT,
+        prompt_tokens: int,
+        cached_tokens: int = 0,
+        budget: ReasoningBudget | None = None,
+    ) -> Output:
         """A fresh way to events."""

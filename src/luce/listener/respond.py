@@ -7,15 +7,15 @@ from functools import partial
 
 from starlette.types import Receive, Send
 
-from luce.errors import ApiError, BodyTooLarge, RequestTimeout
+from luce.errors import ApiError, BodyTooLarge, Forbidden, RequestTimeout, Unauthorized
 from luce.listener.body import discard_body
 from luce.listener.dialects.base import JSON_TYPE
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 _LINGER_S = 2.0
-_UNREAD_BODY = (BodyTooLarge, RequestTimeout)
-"""Errors that answer an upload which is still going on."""
+_UNREAD_BODY = (BodyTooLarge, Forbidden, RequestTimeout, Unauthorized)
+"""Errors that answer an upload which may still be going on."""
 
 
 async def send_body(
@@ -61,6 +61,8 @@ async def send_error(send: Send, receive: Receive, error: ApiError, body: bytes)
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
     before_end = None
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, _UNREAD_BODY):
         headers.append((b"connection", b"close"))
         before_end = partial(discard_body, receive, _LINGER_S)

@@ -1,15 +1,19 @@
 """A request's sampling parameters for one model: what the client said, else what the model's
-files say, else greedy; output clamped to the room its context leaves."""
+card and files say, else greedy; output clamped to the room its context leaves."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from luce.errors import ContextLengthExceeded, InvalidRequest
 from luce.listener.ports import Prompt
 from luce.protocol.messages import Limits
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import ReasoningBudget, SamplingParams
+from luce.text.budgets import BudgetEnvelope
 from luce.text.call import GenerationCall, SamplingOverrides
+
+log = logging.getLogger(__name__)
 
 _DEFAULTS: dict[str, float] = {
     "temperature": 0.0,
@@ -23,16 +27,16 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-def check_fits(model: str, prompt: Prompt, limits: Limits) -> None:
-    """Check that the prompt and one token of output fit the model's limits.
+def check_fits(model: str, prompt: Prompt, max_seq_tokens: int) -> None:
+    """Check that the prompt and one token of output fit the longest sequence a model holds.
 
     Raises:
         ContextLengthExceeded: names both numbers.
     """
-    if prompt.num_tokens + 1 > limits.max_seq_tokens:
+    if prompt.num_tokens + 1 > max_seq_tokens:
         raise ContextLengthExceeded(
             f"The prompt has {prompt.num_tokens} tokens; model {model} holds at most "
-            f"{limits.max_seq_tokens}, prompt and output together. Shorten it."
+            f"{max_seq_tokens}, prompt and output together. Shorten it."
         )
 
 
@@ -42,17 +46,19 @@ def sampling_params(
     limits: Limits,
     *,
     defaults: Mapping[str, float],
-    output_cap: int | None,
+    budgets: BudgetEnvelope,
     vocab_size: int,
 ) -> SamplingParams:
     """Resolve the parameters of a prompt that fits.
+
+    Budgets that leave a request no output give it `max_tokens` 0, which no worker must see.
 
     Args:
         call: the request.
         prompt: the request prepared for the model.
         limits: what the model holds.
         defaults: the model's own sampling defaults.
-        output_cap: most output tokens of a request that names none.
+        budgets: the model's; they say how much a request gets that asks for none, too.
         vocab_size: ids of `logit_bias` must be below it.
 
     Raises:
@@ -66,10 +72,11 @@ def sampling_params(
                 param=f"logit_bias.{token_id}",
             )
     room = limits.max_seq_tokens - prompt.num_tokens
-    wanted = call.max_tokens if call.max_tokens is not None else output_cap
+    wanted = budgets.default_max_tokens if call.max_tokens is None else call.max_tokens
+    max_tokens, reasoning = _with_budget(call, prompt, budgets, min(wanted, room))
     values = {name: _resolved(name, call.sampling, defaults) for name in _DEFAULTS}
     return SamplingParams(
-        max_tokens=room if wanted is None else min(wanted, room),
+        max_tokens=max_tokens,
         temperature=values["temperature"],
         top_k=int(values["top_k"]),
         top_p=values["top_p"],
@@ -81,7 +88,32 @@ def sampling_params(
         logit_bias=dict(bias),
         seed=call.sampling.seed,
         stop_token_ids=prompt.stop_token_ids,
+        min_tokens=call.sampling.min_tokens,
+        logprobs=call.sampling.logprobs,
+        grammar=prompt.grammar,
+        reasoning=reasoning,
     )
+
+
+def _with_budget(
+    call: GenerationCall, prompt: Prompt, budgets: BudgetEnvelope, max_output: int
+) -> tuple[int, ReasoningBudget | None]:
+    """Most tokens of the whole output, and when its reasoning is closed."""
+    allotment = None
+    if call.reasoning is not None and prompt.close is not None:
+        allotment = budgets.allot(call.reasoning, max_output)
+    if allotment is None or prompt.close is None:
+        return max_output, None
+    log.debug(
+        "reasoning budget",
+        extra={
+            "effort": call.reasoning.effort if call.reasoning else None,
+            "asked_tokens": call.reasoning.budget_tokens if call.reasoning else None,
+            "reasoning_tokens": allotment.reasoning_tokens,
+            "max_tokens": allotment.max_tokens,
+        },
+    )
+    return allotment.max_tokens, prompt.close.after(allotment.reasoning_tokens)
 
 
 def sampling_defaults(defaults: Mapping[str, float]) -> dict[str, float]:

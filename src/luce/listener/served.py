@@ -76,6 +76,15 @@ class ServedModel:
         return limits.max_seq_tokens if limits is not None else self.config.max_ctx
 
     @property
+    def most_tokens(self) -> int | None:
+        """No sequence it holds, or will hold once it is up, is longer; None until known."""
+        limits = self.handle.limits
+        if limits is not None:
+            return limits.max_seq_tokens
+        bounds = (self.config.max_ctx, self.config.kv_pool_tokens, self.max_context_length)
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    @property
     def max_context_length(self) -> int | None:
         """The context it was trained for; None until known."""
         return self.text.context_length if self.text is not None else None
@@ -104,6 +113,7 @@ class ServedModels:
     def set_text(self, name: str, text: Text[Any]) -> None:
         """A model's tokenizer and template are loaded."""
         self._models[name].text = text
+        self._models[name].handle.vocabulary = text.vocabulary
         self.refresh()
 
     def refresh(self) -> None:

@@ -30,8 +30,11 @@ def comment() -> bytes:
 class EventStream:
     """Sends the head, then what is `put`, in order. Use as an async context manager.
 
-    `put` never waits, so a slow client never holds up the one who produces. Leaving the
-    context normally waits until everything has gone out; leaving it by an error does not.
+    A client that keeps up is sent to at once, by the one who produces: a task switch and a
+    timer for each token would cost as much as all the rest of its way. What a slow client does
+    not take yet is left to a writer, so that `put` never waits for a client. The writer also
+    breaks silence. Leaving the context normally waits until everything has gone out; leaving it
+    by an error does not.
 
     Args:
         send: of the request.
@@ -55,9 +58,12 @@ class EventStream:
         self._stall_s = stall_s
         self._keep_alive = keep_alive
         self._pending = bytearray()
+        self._sending = asyncio.Lock()
         self._wake = asyncio.Event()
         self._is_closing = False
         self._writer: asyncio.Task[None] | None = None
+        self._clock_s = asyncio.get_running_loop().time
+        self._sent_at_s = self._clock_s()
 
     async def __aenter__(self) -> Self:
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -81,17 +87,26 @@ class EventStream:
                 # Dropping the client is what cancelled us: say why.
                 raise failure
 
-    def put(self, data: bytes) -> None:
-        """Queue bytes that belong together.
+    async def put(self, data: bytes) -> None:
+        """Send bytes that belong together, or queue them for a client that is behind.
 
         Raises:
             SlowClient: too much is pending; the connection is dropped.
         """
-        if len(self._pending) + self._client.pending_bytes + len(data) > MAX_PENDING_BYTES:
+        unsent = len(self._pending) + self._client.pending_bytes
+        if not unsent and not self._sending.locked():
+            await self._send_body(data)
+            return
+        if unsent + len(data) > MAX_PENDING_BYTES:
             self._client.reset()
             raise SlowClient(f"The client left {MAX_PENDING_BYTES} bytes unread.")
         self._pending += data
         self._wake.set()
+
+    async def _send_body(self, data: bytes) -> None:
+        async with self._sending:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sent_at_s = self._clock_s()
 
     async def _write(self) -> None:
         while self._pending or not self._is_closing:
@@ -101,7 +116,7 @@ class EventStream:
             await self._client.writable(self._stall_s)
             data = bytes(self._pending)
             self._pending.clear()
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._send_body(data)
         # The end goes out last of all: after it the connection belongs to the next request.
         await self._client.flushed(self._stall_s)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -110,12 +125,15 @@ class EventStream:
         """Until there is something to send; a sign of life becomes that when nothing else comes."""
         probing = self._client.half_closed
         interval_s = PROBE_INTERVAL_S if probing else self._keep_alive_interval_s
+        sent_at_s = self._sent_at_s
         self._wake.clear()
         try:
-            async with asyncio.timeout(interval_s):
+            async with asyncio.timeout_at(sent_at_s + interval_s):
                 await self._wake.wait()
         except TimeoutError:
-            self._pending += self._keep_alive()
+            # Meanwhile `put` may have sent: then the silence has only begun.
+            if self._sent_at_s == sent_at_s:
+                self._pending += self._keep_alive()
         if self._client.half_closed and not probing and not self._pending:
             self._pending += self._keep_alive()
 

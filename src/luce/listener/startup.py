@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ from collections.abc import Sequence
 from luce.config.model import ModelConfig
 from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import LoadProgress, LoadSpec, Ready
+from luce.text.budgets import BudgetOptions
 from luce.text.bundle import TextBundle
+from luce.text.reasoning import EFFORTS
+from luce.text.thinking import ThinkingOptions
 from luce.units import format_bytes
 from luce.workers.handle import WorkerHandle, WorkerState
 from luce.workers.supervisor import Supervisor
@@ -33,6 +37,8 @@ def load_spec(config: ModelConfig) -> LoadSpec:
         kv_pool_tokens=config.kv_pool_tokens,
         chunk=config.chunk,
         prefix_cache=config.prefix_cache,
+        cache_type_k=config.cache_type_k,
+        cache_type_v=config.cache_type_v,
     )
 
 
@@ -41,8 +47,23 @@ def load_text(config: ModelConfig) -> TextBundle:
 
     Raises:
         ModelFileError: see `TextBundle.load`.
+        UsageError: budgets that do not go together with the model's card.
     """
-    return TextBundle.load(config.path, config.chat_template_file)
+    return TextBundle.load(config.path, config.chat_template_file, thinking_options(config))
+
+
+def thinking_options(config: ModelConfig) -> ThinkingOptions:
+    """What this block says about reasoning."""
+    said = config.effort_tiers
+    return ThinkingOptions(
+        config.model_cards,
+        BudgetOptions(
+            default_max_tokens=config.output_cap,
+            think_max_tokens=config.think_max_tokens,
+            hard_limit_reply_budget=config.hard_limit_reply_budget,
+            effort_tiers={effort: said[effort] for effort in EFFORTS if effort in said},
+        ),
+    )
 
 
 async def start_models(models: ServedModels, supervisors: Sequence[Supervisor]) -> None:
@@ -53,6 +74,10 @@ async def start_models(models: ServedModels, supervisors: Sequence[Supervisor]) 
     """
     loads = [_start(models, supervisor) for supervisor in supervisors]
     await asyncio.gather(*loads)
+    # Vocabularies and templates live as long as the server; without this the garbage collector
+    # goes through all of them again and again while tokens stream.
+    gc.collect()
+    gc.freeze()
 
 
 async def _start(models: ServedModels, supervisor: Supervisor) -> None:
@@ -67,6 +92,18 @@ async def _start(models: ServedModels, supervisor: Supervisor) -> None:
 async def _load_text(models: ServedModels, model: ServedModel) -> None:
     text = await asyncio.to_thread(load_text, model.config)
     models.set_text(model.name, text)
+    budgets = text.thinking.budgets
+    log.info(
+        "budgets",
+        extra={
+            "model": model.name,
+            "source": budgets.source,
+            "default_max_tokens": budgets.default_max_tokens,
+            "think_max_tokens": budgets.think_max_tokens,
+            "hard_limit_reply_budget": budgets.hard_limit_reply_budget,
+            "effort_tiers": budgets.effort_tiers,
+        },
+    )
 
 
 def _report_progress(handle: WorkerHandle) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from luce.errors import ApiError, InternalError, InvalidRequest, UnsupportedFeature
+from luce.errors import ApiError, InternalError, InvalidRequest
 from luce.listener.dialects import anthropic_answer as answer
 from luce.listener.dialects import anthropic_wire as wire
+from luce.listener.dialects.answer_formats import (
+    NamedFormat,
+    answer_format,
+    text_format,
+)
 from luce.listener.dialects.anthropic_errors import error_body
 from luce.listener.dialects.anthropic_prompt import prompt_call
 from luce.listener.dialects.openai_fields import (
@@ -55,16 +61,15 @@ class AnthropicMessages:
         if max_tokens is None:
             raise InvalidRequest("max_tokens is required.", param="max_tokens")
         call = prompt_call(request)
-        if call.tool_choice not in ("auto", "none"):
-            raise UnsupportedFeature(
-                "tool_choice cannot force a call here; use auto or none.", param="tool_choice"
-            )
+        wanted = answer_format(request, *_own_formats(request))
         return replace(
             call,
-            sampling=sampling_overrides(request),
+            sampling=sampling_overrides(request, max_tokens),
             max_tokens=max_tokens,
             stop=stop_strings(request, "stop_sequences"),
             stream=bool(request.stream),
+            answer_format=wanted.format,
+            client_names={**call.client_names, **wanted.names},
         )
 
     def stream_encoder(self, _call: GenerationCall) -> MessageStreamEncoder:
@@ -195,6 +200,12 @@ class MessageBodyEncoder:
         if not self._blocks or type(self._blocks[-1][0]) is not type(block):
             self._blocks.append((block, []))
         return self._blocks[-1][1]
+
+
+def _own_formats(request: wire.MessagesRequest) -> Iterator[NamedFormat]:
+    if request.output_config is not None:
+        yield text_format(request.output_config.format, "output_config.format")
+    yield text_format(request.output_format, "output_format")
 
 
 def _new_id() -> str:

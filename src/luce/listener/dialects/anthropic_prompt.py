@@ -7,17 +7,21 @@ from typing import Any
 
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import anthropic_wire as wire
+from luce.listener.dialects.anthropic_tools import ConversationTools
 from luce.listener.dialects.billing_header import without_billing
 from luce.listener.dialects.openai_fields import template_variables
 from luce.text import call as ours
 from luce.text.reasoning import ReasoningRequest, reasoning_request
 
-_CHOICES: dict[str, ours.ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+_ROLES = ("user", "assistant", "system")
 _ROLE_OF = {
     "thinking": "assistant",
     "redacted_thinking": "assistant",
     "tool_use": "assistant",
     "tool_result": "user",
+    "tool_addition": "system",
+    "tool_removal": "system",
+    "tool_reference": "tool_result",
 }
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -25,6 +29,9 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "redacted_thinking": (),  # only its maker can read it
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id",),
+    "tool_addition": ("tool",),
+    "tool_removal": ("tool",),
+    "tool_reference": ("tool_name",),
 }
 
 
@@ -37,14 +44,18 @@ def prompt_call(request: wire.MessagesRequest) -> ours.GenerationCall:
     """
     _refuse_unserved(request)
     choice = request.tool_choice
+    tools = ConversationTools(request.tools or [])
+    messages = (*_system(request.system, tools), *_turns(request.messages, tools))
+    offer = tools.offer(choice)
     return ours.GenerationCall(
         model=request.model or None,
-        messages=(*_system(request.system), *_turns(request.messages)),
-        tools=_tools(request.tools or []),
-        tool_choice=_tool_choice(choice),
+        messages=messages,
+        tools=offer.specs,
+        tool_choice=offer.choice,
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning=_reasoning(request),
         template_kwargs=template_variables(request.chat_template_kwargs),
+        client_names=offer.names,
     )
 
 
@@ -52,9 +63,6 @@ def _refuse_unserved(request: wire.MessagesRequest) -> None:
     for name in wire.UNSERVED:
         if getattr(request, name):
             raise UnsupportedFeature(f"{name} is not supported here.", param=name)
-    if request.output_config is not None and request.output_config.format:
-        name = "output_config.format"
-        raise UnsupportedFeature(f"{name} is not supported here.", param=name)
 
 
 def _reasoning(request: wire.MessagesRequest) -> ReasoningRequest:
@@ -72,46 +80,53 @@ def _reasoning(request: wire.MessagesRequest) -> ReasoningRequest:
     )
 
 
-def _system(content: wire.Content | None) -> Iterator[ours.ChatMessage]:
-    if isinstance(content, list):
-        for index, block in enumerate(content):
-            _check_block(block, "system", f"system[{index}]")
-    yield from _system_turn(content)
+def _system(content: wire.Content | None, tools: ConversationTools) -> Iterator[ours.ChatMessage]:
+    _check_content(content, "system", "system", tools)
+    yield from _system_turn(content, tools)
 
 
-def _system_turn(content: wire.Content | None) -> Iterator[ours.ChatMessage]:
+def _system_turn(
+    content: wire.Content | None, tools: ConversationTools
+) -> Iterator[ours.ChatMessage]:
+    changes = ""
     if isinstance(content, list):
+        changes = tools.told(content)
         # Blocks are joined as they are, so each header line ends with its block.
         content = "".join(without_billing(block.text or "") for block in content)
-    text = without_billing(content or "")
+    text = _paragraphs(without_billing(content or ""), changes)
     if text:
         yield ours.ChatMessage("system", text)
 
 
-def _turns(messages: list[wire.Message]) -> Iterator[ours.ChatMessage]:
+def _turns(messages: list[wire.Message], tools: ConversationTools) -> Iterator[ours.ChatMessage]:
     for index, message in enumerate(messages):
         content = message.content
-        if isinstance(content, list):
-            for position, block in enumerate(content):
-                _check_block(block, message.role, f"messages[{index}].content[{position}]")
+        _check_role(message.role, f"messages[{index}].role")
+        _check_content(content, message.role, f"messages[{index}].content", tools)
         if message.role == "system":
             # It stays where it is: moved to the front it would change the prompt of every turn.
-            yield from _system_turn(content)
+            yield from _system_turn(content, tools)
         elif isinstance(content, str):
             yield ours.ChatMessage(message.role, content)
         elif message.role == "assistant":
             yield _assistant(content)
         else:
-            yield from _user(content)
+            yield from _user(content, tools)
 
 
-def _user(blocks: list[wire.Block]) -> Iterator[ours.ChatMessage]:
+def _user(blocks: list[wire.Block], tools: ConversationTools) -> Iterator[ours.ChatMessage]:
     """Results of tools come first, each a turn of its own, then what the user says."""
     results = [block for block in blocks if block.type == "tool_result"]
     for block in results:
-        yield ours.ChatMessage("tool", _text(block.content), {"tool_call_id": block.tool_use_id})
+        content = _result(block.content, tools)
+        yield ours.ChatMessage("tool", content, {"tool_call_id": block.tool_use_id})
     if len(results) < len(blocks) or not blocks:
         yield ours.ChatMessage("user", _text(blocks))
+
+
+def _result(content: wire.Content | None, tools: ConversationTools) -> str:
+    found = tools.told(content) if isinstance(content, list) else ""
+    return _paragraphs(_text(content), found)
 
 
 def _assistant(blocks: list[wire.Block]) -> ours.ChatMessage:
@@ -136,6 +151,29 @@ def _text(content: wire.Content | None) -> str:
     return "".join(block.text or "" for block in content if block.type == "text")
 
 
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(filter(None, texts))
+
+
+def _check_role(role: str, where: str) -> None:
+    if role not in _ROLES:
+        raise InvalidRequest(
+            f"{where} must be one of {', '.join(_ROLES)}, not {role[:64]!r}.", param=where
+        )
+
+
+def _check_content(
+    content: wire.Content | None, role: str, where: str, tools: ConversationTools
+) -> None:
+    """Check each block, and see to what it says of tools."""
+    if isinstance(content, list):
+        for index, block in enumerate(content):
+            _check_block(block, role, f"{where}[{index}]")
+            tools.take(block, f"{where}[{index}]")
+            if block.type == "tool_result":
+                _check_content(block.content, block.type, f"{where}[{index}].content", tools)
+
+
 def _check_block(block: wire.Block, role: str, where: str) -> None:
     """Check that the block is of a type this role may use, and whole."""
     if block.type == "image":
@@ -155,33 +193,3 @@ def _check_block(block: wire.Block, role: str, where: str) -> None:
     for name in _REQUIRED[block.type]:
         if getattr(block, name) is None:
             raise InvalidRequest(f"{where}.{name} is required.", param=f"{where}.{name}")
-    if block.type == "tool_result" and isinstance(block.content, list):
-        for index, part in enumerate(block.content):
-            _check_block(part, "tool_result", f"{where}.content[{index}]")
-
-
-def _tools(tools: list[wire.Tool]) -> tuple[ours.ToolSpec, ...]:
-    specs: dict[str, ours.ToolSpec] = {}
-    for index, tool in enumerate(tools):
-        where = f"tools[{index}]"
-        if tool.input_schema is None:
-            raise UnsupportedFeature(
-                f"{where}.input_schema: only tools that have one are supported here.",
-                param=f"{where}.input_schema",
-            )
-        if tool.name in specs:
-            raise InvalidRequest(
-                f"{where}.name: there is a tool {tool.name[:64]!r} already.", param=f"{where}.name"
-            )
-        specs[tool.name] = ours.ToolSpec(tool.name, tool.description, tool.input_schema)
-    return tuple(specs.values())
-
-
-def _tool_choice(choice: wire.ToolChoice | None) -> ours.ToolChoice:
-    if choice is None:
-        return "auto"
-    if choice.type != "tool":
-        return _CHOICES[choice.type]
-    if choice.name is None:
-        raise InvalidRequest("tool_choice.name is required.", param="tool_choice.name")
-    return ours.NamedTool(choice.name)

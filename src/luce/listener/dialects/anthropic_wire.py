@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from luce.listener.dialects.openai_wire import SamplingFields
+from luce.listener.dialects.formats_wire import TextFormat
+from luce.listener.dialects.openai_wire import UNSERVED_ANYWHERE, SamplingFields
 from luce.listener.dialects.ranges import ItemList
 
 
@@ -21,6 +22,8 @@ class Block(msgspec.Struct):
         thinking: of `thinking`.
         id, name, input: of `tool_use`.
         tool_use_id, content: of `tool_result`.
+        tool_name: of `tool_reference`.
+        tool: of `tool_addition` and `tool_removal`.
     """
 
     type: str
@@ -31,25 +34,47 @@ class Block(msgspec.Struct):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: str | ItemList[Block] | None = None
+    tool_name: str | None = None
+    tool: ChangedTool | None = None
 
 
 Content = str | ItemList[Block]
 
 
 class Message(msgspec.Struct):
-    """One turn."""
+    """One turn; its role is checked later."""
 
-    role: Literal["user", "assistant", "system"]
+    role: str
     content: Content
 
 
 class Tool(msgspec.Struct):
-    """A tool; one without a schema runs at its maker's and has a type of its own."""
+    """A tool; one without a schema runs at its maker's and has a type of its own.
+
+    Attributes:
+        strict: inputs are held to the schema.
+        defer_loading: the model is not told of it until a message refers to it.
+    """
 
     name: str
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     type: str | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+
+
+class ChangedTool(msgspec.Struct):
+    """What is added or removed in the middle of a conversation.
+
+    Attributes:
+        name: of `tool_reference`.
+        definition: of `tool_definition`.
+    """
+
+    type: str
+    name: str | None = None
+    definition: Tool | None = None
 
 
 class ToolChoice(msgspec.Struct):
@@ -69,7 +94,7 @@ class OutputConfig(msgspec.Struct):
     """
 
     effort: str | None = None
-    format: Any = None
+    format: TextFormat | None = None
 
 
 class Metadata(msgspec.Struct):
@@ -82,6 +107,7 @@ class MessagesRequest(SamplingFields, kw_only=True):
     """Body of `POST /v1/messages`, and of a count of its tokens.
 
     Attributes:
+        output_format: what `output_config.format` was called at first.
         reasoning, reasoning_effort, chat_template_kwargs: as in our other APIs.
     """
 
@@ -96,14 +122,23 @@ class MessagesRequest(SamplingFields, kw_only=True):
     reasoning: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    output_format: TextFormat | None = None
     mcp_servers: Any = None
-    output_format: Any = None
     container: Any = None
     compaction: Any = None
     thread: Any = None
+    betas: list[str] | None = None
+    billing_policy: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
+    inference_geo: str | None = None
+    speed: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
 
 
-UNSERVED = ("mcp_servers", "output_format", "container", "compaction", "thread")
+UNSERVED = ("mcp_servers", "container", "compaction", "thread", *UNSERVED_ANYWHERE)
 """Fields that would change the answer and are not served: refused unless empty."""
 
 NO_EFFECT = frozenset(
@@ -123,7 +158,7 @@ NO_EFFECT = frozenset(
         "workspace_id",
     }
 )
-"""Known fields that change nothing here whatever they say, so they are accepted."""
+"""Known fields that change nothing here; those of one type are checked for it."""
 
 SERVED = frozenset(MessagesRequest.__struct_fields__) - frozenset(UNSERVED) - NO_EFFECT
 """Fields that do what they say."""

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from luce.errors import ApiError
+from luce.errors import ApiError, InvalidRequest
 from luce.listener.dialects import openai_wire as wire
+from luce.listener.dialects.answer_formats import answer_format, response_format
 from luce.listener.dialects.openai_answer import AnswerHead, new_id, wall_clock_s
 from luce.listener.dialects.openai_chat_encoders import ChatBodyEncoder, ChatStreamEncoder
 from luce.listener.dialects.openai_errors import error_body
@@ -19,7 +20,8 @@ from luce.listener.dialects.openai_fields import (
     stop_strings,
     template_variables,
 )
-from luce.listener.dialects.openai_prompt import chat_messages, tool_choice, tool_specs
+from luce.listener.dialects.openai_prompt import chat_messages
+from luce.listener.dialects.openai_tools import tools_on_offer
 from luce.listener.dialects.ranges import check_ranges
 from luce.listener.dialects.wire_errors import decode_json
 from luce.text.call import GenerationCall
@@ -44,17 +46,20 @@ class OpenAIChat:
         refuse_unserved(request, wire.UNSERVED)
         check_ranges(request)
         variables = template_variables(request.chat_template_kwargs)
+        max_tokens = output_cap(request)
+        tools = tools_on_offer(request)
+        wanted = answer_format(request, response_format(request.response_format))
         return GenerationCall(
             model=request.model or None,
             messages=chat_messages(request.messages),
-            sampling=sampling_overrides(request),
-            max_tokens=output_cap(request),
+            sampling=sampling_overrides(request, max_tokens, _logprobs(request)),
+            max_tokens=max_tokens,
             stop=stop_strings(request),
             stream=bool(request.stream),
             include_usage=includes_usage(request),
             template_kwargs=variables,
-            tools=tool_specs(request.tools),
-            tool_choice=tool_choice(request),
+            tools=tools.specs,
+            tool_choice=tools.choice,
             parallel_tool_calls=request.parallel_tool_calls is not False,
             reasoning=reasoning_request(
                 reasoning=request.reasoning,
@@ -64,6 +69,8 @@ class OpenAIChat:
                 default=THINKS_BY_DEFAULT,
             ),
             n=request.n or 1,
+            answer_format=wanted.format,
+            client_names=tools.names | wanted.names,
         )
 
     def stream_encoder(self, call: GenerationCall) -> ChatStreamEncoder:
@@ -80,3 +87,11 @@ class OpenAIChat:
 
     def _head(self) -> AnswerHead:
         return AnswerHead(new_id("chatcmpl"), self._clock_s())
+
+
+def _logprobs(request: wire.ChatRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    return None

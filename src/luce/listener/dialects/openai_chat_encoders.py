@@ -9,10 +9,12 @@ import msgspec
 
 from luce.errors import InternalError
 from luce.listener.dialects import openai_wire as wire
+from luce.listener.dialects.logprobs import ContentLogprobs, TokenLogprob, token_logprobs
 from luce.listener.dialects.openai_answer import DONE, AnswerHead, StreamEnd, UsageTotal, frame
 from luce.listener.dialects.openai_errors import error_body
 from luce.text.call import GenerationCall
 from luce.text.events import (
+    ContentLogprob,
     Failed,
     Finished,
     GenEvent,
@@ -35,12 +37,13 @@ class ChatStreamEncoder:
         self._end = StreamEnd(call, head, "chat.completion.chunk")
         self._encoder = msgspec.json.Encoder()
         self._has_content: set[int] = set()
+        self._reports = call.sampling.logprobs is not None
 
     def encode(self, event: GenEvent, choice: int = 0) -> bytes:
         """Bytes of one event of one choice; see `StreamEncoder.encode`."""
         if isinstance(event, TextDelta):
             self._has_content.add(choice)
-            return self._chunk(choice, wire.Delta(content=event.text))
+            return self._chunk(choice, wire.Delta(content=event.text), logprobs=event.logprobs)
         if isinstance(event, ReasoningDelta):
             text = event.text
             return self._chunk(choice, wire.Delta(reasoning_content=text, reasoning=text))
@@ -49,7 +52,8 @@ class ChatStreamEncoder:
             return self._chunk(choice, wire.Delta(tool_calls=[_call_delta(event)]))
         if isinstance(event, Started):
             self._head.model = event.model
-            return self._chunk(choice, wire.Delta(role="assistant"))
+            # With the list of log probabilities that the other chunks add to.
+            return self._chunk(choice, wire.Delta(role="assistant"), logprobs=())
         if isinstance(event, Finished):
             return self._finish(choice, event)
         if isinstance(event, Failed):
@@ -61,15 +65,28 @@ class ChatStreamEncoder:
         if choice not in self._has_content:
             # A whole answer's content is null only beside calls; clients should get the same.
             frames = self._chunk(choice, wire.Delta(content=""))
-        frames += self._chunk(choice, wire.Delta(), event.reason)
-        return frames + self._end.finish(event.usage, choice)
+        last = wire.ChunkChoice(
+            index=choice,
+            delta=wire.Delta(),
+            finish_reason=event.reason,
+            finish_details=_finish_details(event),
+        )
+        return frames + self._frame(last) + self._end.finish(event.usage, choice)
 
-    def _chunk(self, choice: int, delta: wire.Delta, finish_reason: str | None = None) -> bytes:
+    def _chunk(
+        self, index: int, delta: wire.Delta, logprobs: tuple[ContentLogprob, ...] | None = None
+    ) -> bytes:
+        choice = wire.ChunkChoice(index=index, delta=delta)
+        if self._reports and logprobs is not None:
+            choice.logprobs = ContentLogprobs(token_logprobs(logprobs))
+        return self._frame(choice)
+
+    def _frame(self, choice: wire.ChunkChoice) -> bytes:
         chunk = wire.Chunk(
             id=self._head.id,
             created=self._head.created,
             model=self._head.model,
-            choices=[wire.ChunkChoice(index=choice, delta=delta, finish_reason=finish_reason)],
+            choices=[choice],
         )
         return frame(self._encoder.encode(chunk))
 
@@ -92,9 +109,11 @@ class _Choice:
     """One choice as far as it is known."""
 
     texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     finish_reason: str = ""
+    finish_details: wire.FinishDetails | msgspec.UnsetType = msgspec.UNSET
 
     def message(self) -> wire.AnswerMessage:
         text: str | None = "".join(self.texts)
@@ -112,6 +131,7 @@ class ChatBodyEncoder:
     def __init__(self, call: GenerationCall, head: AnswerHead) -> None:
         self._head = head
         self._usage = UsageTotal(call)
+        self._reports = call.sampling.logprobs is not None
         self._choices = [_Choice() for _ in range(call.num_choices)]
 
     def add(self, event: GenEvent, choice: int = 0) -> None:
@@ -119,6 +139,7 @@ class ChatBodyEncoder:
         into = self._choices[choice]
         if isinstance(event, TextDelta):
             into.texts.append(event.text)
+            into.logprobs += token_logprobs(event.logprobs)
         elif isinstance(event, ReasoningDelta):
             into.reasoning.append(event.text)
         elif isinstance(event, ToolCallStarted):
@@ -129,6 +150,7 @@ class ChatBodyEncoder:
             self._head.model = event.model
         elif isinstance(event, Finished):
             into.finish_reason = event.reason
+            into.finish_details = _finish_details(event)
             self._usage.add(event.usage, choice)
         elif isinstance(event, Failed):
             raise event.error
@@ -141,7 +163,11 @@ class ChatBodyEncoder:
             raise InternalError("The generation ended without an end.")
         choices = [
             wire.AnswerChoice(
-                index=index, message=choice.message(), finish_reason=choice.finish_reason
+                index=index,
+                message=choice.message(),
+                logprobs=ContentLogprobs(choice.logprobs) if self._reports else None,
+                finish_reason=choice.finish_reason,
+                finish_details=choice.finish_details,
             )
             for index, choice in enumerate(self._choices)
         ]
@@ -153,6 +179,13 @@ class ChatBodyEncoder:
             usage=self._usage.wire(),
         )
         return msgspec.json.encode(answer)
+
+
+def _finish_details(event: Finished) -> wire.FinishDetails | msgspec.UnsetType:
+    if event.close_kind is None:
+        return msgspec.UNSET
+    thinking, total = event.usage.reasoning_tokens, event.usage.completion_tokens
+    return wire.FinishDetails(event.close_kind, thinking, total - thinking, total)
 
 
 def _call_delta(event: ToolCallStarted | ToolCallDelta) -> wire.CallDelta:

@@ -13,6 +13,8 @@ import msgspec
 
 from luce.errors import ApiError, InternalError, InvalidRequest
 from luce.listener.dialects import openai_completions_wire as wire
+from luce.listener.dialects.answer_formats import answer_format, response_format
+from luce.listener.dialects.logprobs import MAX_TOP_LOGPROBS
 from luce.listener.dialects.openai_answer import (
     DONE,
     AnswerHead,
@@ -22,6 +24,7 @@ from luce.listener.dialects.openai_answer import (
     new_id,
     wall_clock_s,
 )
+from luce.listener.dialects.openai_completions_logprobs import LogprobWriter, TextLogprobs
 from luce.listener.dialects.openai_errors import error_body
 from luce.listener.dialects.openai_fields import (
     first_given,
@@ -49,16 +52,20 @@ class OpenAICompletions:
         request = decode_json(self._decoder, body)
         refuse_unserved(request, wire.UNSERVED)
         check_ranges(request)
+        max_tokens = first_given(output_cap(request), wire.DEFAULT_MAX_TOKENS)
+        wanted = answer_format(request, response_format(request.response_format))
         call = GenerationCall(
             model=request.model or None,
             messages=(),
-            sampling=sampling_overrides(request),
-            max_tokens=first_given(output_cap(request), wire.DEFAULT_MAX_TOKENS),
+            sampling=sampling_overrides(request, max_tokens, _logprobs(request.logprobs)),
+            max_tokens=max_tokens,
             stop=stop_strings(request),
             stream=bool(request.stream),
             include_usage=includes_usage(request),
             raw_prompts=_raw_prompts(request.prompt),
             n=request.n or 1,
+            answer_format=wanted.format,
+            client_names=wanted.names,
         )
         if call.num_choices > MAX_CHOICES:
             raise InvalidRequest(
@@ -90,11 +97,15 @@ class TextStreamEncoder:
     def __init__(self, call: GenerationCall, head: AnswerHead) -> None:
         self._head = head
         self._end = StreamEnd(call, head, "text_completion")
+        self._writers = _writers(call)
 
     def encode(self, event: GenEvent, choice: int = 0) -> bytes:
         """Bytes of one event of one choice; see `StreamEncoder.encode`."""
         if isinstance(event, TextDelta):
-            return self._chunk(wire.TextChoice(text=event.text, index=choice))
+            added = wire.TextChoice(text=event.text, index=choice)
+            if self._writers:
+                added.logprobs = self._writers[choice].write(event.text, event.logprobs)
+            return self._chunk(added)
         if isinstance(event, Started):
             self._head.model = event.model
             return b""
@@ -118,12 +129,17 @@ class TextBodyEncoder:
         self._head = head
         self._usage = UsageTotal(call)
         self._texts: list[list[str]] = [[] for _ in range(call.num_choices)]
+        self._writers = _writers(call)
+        self._logprobs = [TextLogprobs([], [], [], []) for _ in self._writers]
         self._reasons = [""] * call.num_choices
 
     def add(self, event: GenEvent, choice: int = 0) -> None:
         """Take the next event of one choice; see `BodyEncoder.add`."""
         if isinstance(event, TextDelta):
             self._texts[choice].append(event.text)
+            if self._writers:
+                written = self._writers[choice].write(event.text, event.logprobs)
+                self._logprobs[choice].extend(written)
         elif isinstance(event, Started):
             self._head.model = event.model
         elif isinstance(event, Failed):
@@ -142,6 +158,8 @@ class TextBodyEncoder:
             wire.TextChoice(text="".join(texts), index=index, finish_reason=reason)
             for index, (texts, reason) in enumerate(zip(self._texts, self._reasons, strict=True))
         ]
+        for choice, logprobs in zip(choices, self._logprobs, strict=False):
+            choice.logprobs = logprobs
         answer = wire.TextAnswer(
             id=self._head.id,
             created=self._head.created,
@@ -164,6 +182,24 @@ def _raw_prompts(prompt: wire.WirePrompt) -> tuple[RawPrompt, ...]:
             param="prompt",
         )
     return (tuple(ids),) if ids else (*texts, *lists)
+
+
+def _logprobs(given: int | bool | None) -> int | None:
+    """False is how chat says that none are wanted."""
+    if given is None or given is False:
+        return None
+    if given is True or not 0 <= given <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(
+            f"logprobs must be a whole number from 0 to {MAX_TOP_LOGPROBS}.", param="logprobs"
+        )
+    return given
+
+
+def _writers(call: GenerationCall) -> list[LogprobWriter]:
+    """One for each choice; none if log probabilities are not asked for."""
+    if call.sampling.logprobs is None:
+        return []
+    return [LogprobWriter() for _ in range(call.num_choices)]
 
 
 def _unexpected(event: GenEvent) -> InternalError:

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
-from luce.listener.dialects.openai_wire import SamplingFields, WireUsage
+from luce.listener.dialects.formats_wire import ResponseFormat
+from luce.listener.dialects.openai_completions_logprobs import TextLogprobs
+from luce.listener.dialects.openai_wire import UNSERVED_ANYWHERE, SamplingFields, WireUsage
 
 DEFAULT_MAX_TOKENS = 16
 """As the API says."""
@@ -26,24 +28,34 @@ class CompletionRequest(SamplingFields, kw_only=True):
     best_of: int | None = None
     echo: bool | None = None
     suffix: str | None = None
-    logprobs: Any = None
-    response_format: Any = None
-    prefix_cache: Any = None
+    logprobs: int | bool | None = None
+    response_format: ResponseFormat | None = None
+    metadata: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
     user: str | None = None
 
 
 UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
+    **UNSERVED_ANYWHERE,
     "best_of": lambda request: request.best_of == (request.n or 1),
     "echo": lambda request: not request.echo,
     "suffix": lambda request: not request.suffix,
-    "logprobs": lambda request: request.logprobs is False,
-    "response_format": lambda _request: False,
-    "prefix_cache": lambda _request: False,
 }
 """Fields known and not served: refused unless null or, by this test, asking for nothing."""
 
-NO_EFFECT = frozenset({"user"})
-"""Known fields that change nothing here."""
+NO_EFFECT = frozenset(
+    {
+        *("metadata", "prompt_cache_key", "safety_identifier"),
+        *("service_tier", "store", "user"),
+    }
+)
+"""Known fields that change nothing here; each is checked for its type."""
+
+SERVED = frozenset(CompletionRequest.__struct_fields__) - frozenset(UNSERVED) - NO_EFFECT
+"""Fields that do what they say."""
 
 
 # --- answers -------------------------------------------------------------------------
@@ -54,7 +66,7 @@ class TextChoice(msgspec.Struct, kw_only=True):
 
     text: str
     index: int
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
 
 

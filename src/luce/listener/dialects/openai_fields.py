@@ -9,7 +9,7 @@ import msgspec
 
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects.openai_wire import SamplingFields
-from luce.listener.dialects.ranges import MAX_TEMPLATE_BYTES, seed64, top_k32, window32
+from luce.listener.dialects.ranges import MAX_TEMPLATE_BYTES, count32, seed64, top_k32
 from luce.text.call import SamplingOverrides
 
 MAX_STOP_STRINGS = 16
@@ -62,11 +62,18 @@ def includes_usage(request: SamplingFields) -> bool:
     return bool(options and options.include_usage)
 
 
-def sampling_overrides(request: SamplingFields) -> SamplingOverrides:
+def sampling_overrides(
+    request: SamplingFields, max_tokens: int | None, logprobs: int | None = None
+) -> SamplingOverrides:
     """The sampling fields, their ranges checked before.
 
+    Args:
+        request: the request.
+        max_tokens: most output tokens, if it is known.
+        logprobs: how many of the likeliest tokens to report; None: no report.
+
     Raises:
-        InvalidRequest: a bias is out of range.
+        InvalidRequest: a bias is out of range, or the fewest output tokens are above the most.
     """
     return SamplingOverrides(
         temperature=request.temperature,
@@ -76,10 +83,12 @@ def sampling_overrides(request: SamplingFields) -> SamplingOverrides:
         repetition_penalty=first_given(request.repetition_penalty, request.rep_pen),
         frequency_penalty=request.frequency_penalty,
         presence_penalty=request.presence_penalty,
-        rep_window=window32(request.rep_window),
+        rep_window=None if request.rep_window is None else count32(request.rep_window),
         logit_bias=_checked_bias(request.logit_bias),
         seed=seed64(request.seed),
         ignore_eos=bool(request.ignore_eos),
+        min_tokens=_min_tokens(request.min_tokens or 0, max_tokens),
+        logprobs=logprobs,
     )
 
 
@@ -114,6 +123,15 @@ def template_variables(given: dict[str, Any] | None) -> dict[str, Any]:
             f"{name} may have at most {MAX_TEMPLATE_BYTES} bytes, not {size}.", param=name
         )
     return given or {}
+
+
+def _min_tokens(fewest: int, max_tokens: int | None) -> int:
+    if max_tokens is not None and fewest > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens must be at most max_tokens, {max_tokens}, not {fewest}.",
+            param="min_tokens",
+        )
+    return count32(fewest)
 
 
 def _checked_bias(bias: dict[int, float] | None) -> dict[int, float] | None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from luce.errors import ApiError, InternalError, InvalidRequest, UnsupportedFeature
+from luce.errors import ApiError, InternalError, InvalidRequest
 from luce.listener.dialects import responses_answer as answer
 from luce.listener.dialects import responses_wire as wire
+from luce.listener.dialects.answer_formats import answer_format, text_format
 from luce.listener.dialects.openai_answer import wall_clock_s
 from luce.listener.dialects.openai_errors import error_body
 from luce.listener.dialects.openai_fields import (
@@ -22,7 +23,7 @@ from luce.listener.dialects.openai_fields import (
 from luce.listener.dialects.ranges import check_ranges
 from luce.listener.dialects.responses_output import ResponseOutput, ResponsesCall
 from luce.listener.dialects.responses_prompt import conversation
-from luce.listener.dialects.responses_tools import offered_tools, tool_choice
+from luce.listener.dialects.responses_tools import offered_tools
 from luce.listener.dialects.wire_errors import decode_json
 from luce.listener.responses_store import ResponseStore, not_kept
 from luce.text.call import GenerationCall
@@ -53,27 +54,32 @@ class OpenAIResponses:
         check_ranges(request)
         refuse_several(request)
         refuse_unserved(request, wire.UNSERVED)
-        _check_format(request.text)
         past = self._past(request.previous_response_id)
         items = (*past, *_items(request.input))
         if not items:
             raise InvalidRequest("input must not be empty.", param="input")
-        tools = offered_tools(request.tools or [])
+        tools = offered_tools(request.tools or [], request.tool_choice)
+        max_tokens = output_cap(request)
+        form = request.text.format if request.text is not None else None
+        wanted = answer_format(request, text_format(form, "text.format"))
         return ResponsesCall(
             model=request.model or None,
             messages=conversation(request.instructions, items, len(past)),
-            sampling=sampling_overrides(request),
-            max_tokens=output_cap(request),
+            sampling=sampling_overrides(request, max_tokens, _logprobs(request)),
+            max_tokens=max_tokens,
             stop=stop_strings(request),
             stream=bool(request.stream),
             template_kwargs=template_variables(request.chat_template_kwargs),
-            tools=tools.specs,
-            tool_choice=tool_choice(request.tool_choice),
+            tools=tools.offer.specs,
+            tool_choice=tools.offer.choice,
             parallel_tool_calls=request.parallel_tool_calls is not False,
             reasoning=_reasoning(request),
+            answer_format=wanted.format,
+            # What the shared path calls the conversation.
+            client_names={"messages": "input"} | tools.names | wanted.names,
             request=request,
             items=items,
-            custom_tools=tools.custom,
+            client_tools=tools.client_tools,
         )
 
     def stream_encoder(self, call: GenerationCall) -> ResponseStreamEncoder:
@@ -86,9 +92,6 @@ class OpenAIResponses:
 
     def error_body(self, error: ApiError) -> bytes:
         """OpenAI's error envelope."""
-        if error.param == "messages":
-            # What the shared path calls the conversation.
-            error.param = "input"
         return error_body(error)
 
     def _past(self, response_id: str | None) -> tuple[wire.Item, ...]:
@@ -147,9 +150,10 @@ class ResponseBodyEncoder:
         return self._output.whole
 
 
-def _check_format(text: wire.TextConfig | None) -> None:
-    if text is not None and text.format is not None and text.format.type != "text":
-        raise UnsupportedFeature("text.format is not supported here as given.", param="text.format")
+def _logprobs(request: wire.ResponsesRequest) -> int | None:
+    if wire.LOGPROBS not in (request.include or ()):
+        return None
+    return request.top_logprobs or 0
 
 
 def _items(given: str | list[wire.Item] | None) -> list[wire.Item]:

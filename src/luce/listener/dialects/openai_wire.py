@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from luce.listener.dialects.formats_wire import ResponseFormat
+from luce.listener.dialects.logprobs import ContentLogprobs
 from luce.listener.dialects.ranges import ItemList, StopString
 
 
@@ -51,10 +53,11 @@ class Message(msgspec.Struct):
 
 
 class FunctionSpec(msgspec.Struct):
-    """A function the model may call; `strict` is checked for its type only.
+    """A function the model may call.
 
     Attributes:
         parameters: JSON schema of an object.
+        strict: arguments are held to it.
     """
 
     name: str
@@ -76,11 +79,27 @@ class ChosenFunction(msgspec.Struct):
     name: str
 
 
-class ChosenTool(msgspec.Struct):
-    """The tool that must be called."""
+class ToolName(msgspec.Struct):
+    """Names a tool."""
 
     type: str
     function: ChosenFunction | None = None
+
+
+class AllowedTools(msgspec.Struct):
+    """The tools that may be called; with the mode required one of them must be."""
+
+    mode: Literal["auto", "required"]
+    tools: ItemList[ToolName]
+
+
+class ChosenTool(ToolName):
+    """The tool that must be called, or those that may be."""
+
+    allowed_tools: AllowedTools | None = None
+
+
+ToolChoice = Literal["auto", "none", "required"] | ChosenTool
 
 
 class StreamOptions(msgspec.Struct):
@@ -90,7 +109,12 @@ class StreamOptions(msgspec.Struct):
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """What chat and legacy completions have in common."""
+    """What the endpoints have in common.
+
+    Attributes:
+        grammar, regex: of ours: what the answer must look like, as Lark or a regular expression.
+        guided_json: from here on what other local servers call it.
+    """
 
     model: str | None = None
     stream: bool | None = None
@@ -113,6 +137,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop_sequences: ItemList[StopString] | None = None
     logit_bias: dict[int, float] | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+    ebnf: Any = None
+    prefix_cache: Any = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -121,28 +155,27 @@ class ChatRequest(SamplingFields, kw_only=True):
     messages: ItemList[Message]
     chat_template_kwargs: dict[str, Any] | None = None
     tools: ItemList[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | ChosenTool | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Any = None
     reasoning_effort: Any = None
     thinking: Any = None
-    logprobs: Any = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
     moderation: Any = None
     verbosity: Any = None
     web_search_options: Any = None
-    prefix_cache: Any = None
     metadata: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
     store: bool | None = None
-    top_logprobs: int | None = None
     user: str | None = None
 
 
@@ -155,33 +188,30 @@ NO_EFFECT = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
-        "top_logprobs",
         "user",
     }
 )
-"""Known fields that change nothing here; those of one type are checked for it.
+"""Known fields that change nothing here; those of one type are checked for it."""
 
-`top_logprobs` only means something beside `logprobs`, which is refused.
-"""
-
-
-def _format_is_text(request: ChatRequest) -> bool:
-    chosen = request.response_format
-    return isinstance(chosen, dict) and chosen.get("type") == "text"
-
+UNSERVED_ANYWHERE: dict[str, Callable[[Any], bool]] = dict.fromkeys(
+    (
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        *("structured_outputs", "ebnf", "prefix_cache"),
+    ),
+    lambda _request: False,
+)
+"""Fields of other local servers: an answer of just any form would look like support."""
 
 UNSERVED: dict[str, Callable[[ChatRequest], bool]] = {
-    "logprobs": lambda request: request.logprobs is False,
+    **UNSERVED_ANYWHERE,
     "functions": lambda request: request.functions == [] or request.function_call == "none",
     "function_call": lambda request: request.function_call == "none" or not request.functions,
-    "response_format": _format_is_text,
     "modalities": lambda request: request.modalities in (["text"], []),
     "audio": lambda _request: False,
     "prediction": lambda _request: False,
     "moderation": lambda _request: False,
     "verbosity": lambda request: request.verbosity == "medium",
     "web_search_options": lambda _request: False,
-    "prefix_cache": lambda _request: False,
 }
 """Fields known and not served: refused unless null or, by this test, asking for nothing."""
 
@@ -231,13 +261,27 @@ class Delta(msgspec.Struct, omit_defaults=True):
     tool_calls: list[CallDelta] | None = None
 
 
+class FinishDetails(msgspec.Struct):
+    """How an answer with a budget for reasoning came to its end.
+
+    Attributes:
+        close_kind: "hard": its reasoning was closed by force; else "natural".
+    """
+
+    close_kind: str
+    thinking_tokens: int
+    content_tokens: int
+    total_tokens: int
+
+
 class ChunkChoice(msgspec.Struct, kw_only=True):
     """The one choice of a chunk."""
 
     index: int = 0
     delta: Delta
-    logprobs: None = None
+    logprobs: ContentLogprobs | None = None
     finish_reason: str | None = None
+    finish_details: FinishDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class PromptDetails(msgspec.Struct):
@@ -303,8 +347,9 @@ class AnswerChoice(msgspec.Struct, kw_only=True):
 
     index: int
     message: AnswerMessage
-    logprobs: None = None
+    logprobs: ContentLogprobs | None = None
     finish_reason: str
+    finish_details: FinishDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class Answer(msgspec.Struct, kw_only=True):

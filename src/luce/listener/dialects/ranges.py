@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from luce.errors import InvalidRequest
+from luce.listener.dialects.logprobs import MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 8
 """Most answers to one request; each takes a place of its own at the model."""
@@ -62,6 +63,8 @@ RANGES = {
     "max_tokens": Range(1),
     "max_output_tokens": Range(1),
     "max_completion_tokens": Range(1),
+    "min_tokens": Range(0),
+    "top_logprobs": Range(0, MAX_TOP_LOGPROBS),
     "seed": Range(-(2**63), 2**64 - 1),
     "n": Range(1, MAX_CHOICES),
 }
@@ -89,9 +92,9 @@ def top_k32(top_k: int | None) -> int | None:
     return None if top_k is None else min(max(top_k, 0), _INT32_MAX)
 
 
-def window32(window: int | None) -> int | None:
-    """A window of more tokens than any context is as good as all of them."""
-    return None if window is None else min(window, _INT32_MAX)
+def count32(num_tokens: int) -> int:
+    """A number of tokens; more than any context is as good as all of them."""
+    return min(num_tokens, _INT32_MAX)
 
 
 def _holds(allowed: Range, value: float) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from luce.errors import ApiError
 from luce.listener.dialects import responses_wire as wire
+from luce.listener.dialects.logprobs import TokenLogprob
 from luce.text.events import TokenUsage
 
 IN_PROGRESS = "in_progress"
@@ -21,7 +22,7 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
 
     text: str
     annotations: tuple[()] = ()
-    logprobs: tuple[()] = ()
+    logprobs: Sequence[TokenLogprob] = ()
 
 
 class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
@@ -60,23 +61,29 @@ class ReasoningItem(
     encrypted_content: str | None = None
 
 
-class FunctionCall(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
+class FunctionCall(
+    msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call"
+):
     """A call of a function."""
 
     id: str
     status: str
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
 
-class CustomToolCall(msgspec.Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):
+class CustomToolCall(
+    msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call"
+):
     """A call of a custom tool."""
 
     id: str
     status: str
     call_id: str
     name: str
+    namespace: str | None = None
     input: str
 
 
@@ -138,9 +145,10 @@ class Response(msgspec.Struct, kw_only=True):
     reasoning: wire.Reasoning
     store: bool
     temperature: float | None
-    text: dict[str, Any]
+    text: wire.TextConfig
     tool_choice: wire.ToolChoice
     tools: list[wire.Tool]
+    top_logprobs: int | None
     top_p: float | None
     truncation: str = "disabled"
     background: bool = False
@@ -159,7 +167,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     summary_index: int | None = None
     part: AnswerPart | None = None
     delta: str | None = None
-    logprobs: tuple[()] | None = None
+    logprobs: Sequence[TokenLogprob] | None = None
     text: str | None = None
     name: str | None = None
     arguments: str | None = None

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from luce.listener.dialects import responses_answer as answer
+from luce.listener.dialects.logprobs import TokenLogprob
 from luce.listener.dialects.responses_answer import Event
 from luce.listener.dialects.responses_prompt import sealed
-from luce.listener.dialects.responses_tools import custom_input
-from luce.text.events import ToolCallStarted
+from luce.listener.dialects.responses_tools import ClientTool, custom_input
 
 
 class OpenItem(ABC):
@@ -106,17 +106,28 @@ class OpenMessage(OpenPart):
     _prefix = "msg"
     _text_event = "response.output_text"
 
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._logprobs: list[TokenLogprob] = []
+
+    def grow_with(self, text: str, logprobs: list[TokenLogprob]) -> Iterator[Event]:
+        """Take a piece and how likely its tokens were: events that tell of it."""
+        self._logprobs += logprobs
+        for event in self.grow(text):
+            event.logprobs = logprobs
+            yield event
+
     def item(self, status: str) -> answer.Message:
         content = [] if status == answer.IN_PROGRESS else [self._part(self.text)]
         return answer.Message(id=self.id, status=status, content=content)
 
     def _part(self, text: str) -> answer.OutputText:
-        return answer.OutputText(text)
+        return answer.OutputText(text, logprobs=self._logprobs)
 
     def _event(self, kind: str) -> Event:
         event = super()._event(kind)
         if kind.startswith(self._text_event):
-            event.logprobs = ()
+            event.logprobs = self._logprobs
         return event
 
 
@@ -170,21 +181,28 @@ class OpenSummary(OpenReasoning):
 
 
 class OpenCall(OpenItem):
-    """A call of a function."""
+    """A call of a function.
+
+    Args:
+        index: its place in the output.
+        call_id: what its result will name.
+        tool: the function, in the client's words.
+    """
 
     _prefix = "fc"
 
-    def __init__(self, index: int, call: ToolCallStarted) -> None:
+    def __init__(self, index: int, call_id: str, tool: ClientTool) -> None:
         super().__init__(index)
-        self._call_id = call.call_id
-        self._name = call.name
+        self._call_id = call_id
+        self._tool = tool
 
     def item(self, status: str) -> answer.AnswerItem:
         return answer.FunctionCall(
             id=self.id,
             status=status,
             call_id=self._call_id,
-            name=self._name,
+            name=self._tool.name,
+            namespace=self._tool.namespace,
             arguments=self.text,
         )
 
@@ -195,7 +213,7 @@ class OpenCall(OpenItem):
 
     def _whole(self) -> Iterator[Event]:
         done = self._event("response.function_call_arguments.done")
-        done.name, done.arguments = self._name, self.text
+        done.name, done.arguments = self._tool.name, self.text
         yield done
 
 
@@ -209,7 +227,8 @@ class OpenCustomCall(OpenCall):
             id=self.id,
             status=status,
             call_id=self._call_id,
-            name=self._name,
+            name=self._tool.name,
+            namespace=self._tool.namespace,
             input=self._input if self._texts else "",
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
 from luce.listener.dialects import responses_answer as answer
 from luce.listener.dialects import responses_wire as wire
+from luce.listener.dialects.formats_wire import TextFormat
+from luce.listener.dialects.logprobs import token_logprobs
 from luce.listener.dialects.responses_answer import Event
 from luce.listener.dialects.responses_items import (
     OpenCall,
@@ -20,9 +21,11 @@ from luce.listener.dialects.responses_items import (
     OpenReasoning,
     OpenSummary,
 )
+from luce.listener.dialects.responses_tools import ClientTool
 from luce.listener.responses_store import ResponseStore, StoredResponse
 from luce.text.call import GenerationCall
 from luce.text.events import (
+    ContentLogprob,
     Failed,
     Finished,
     GenEvent,
@@ -41,12 +44,12 @@ class ResponsesCall(GenerationCall):
     Attributes:
         request: as it came.
         items: the conversation, without instructions.
-        custom_tools: names of tools that are custom tools to the client.
+        client_tools: what the client calls the tools.
     """
 
     request: wire.ResponsesRequest
     items: tuple[wire.Item, ...]
-    custom_tools: frozenset[str] = frozenset()
+    client_tools: Mapping[str, ClientTool] = field(default_factory=dict)
 
 
 class ResponseOutput:
@@ -75,7 +78,7 @@ class ResponseOutput:
     def take(self, event: GenEvent) -> Iterator[Event]:
         """Take the next event: what a stream tells of it. Must be run to its end."""
         if isinstance(event, TextDelta):
-            yield from self._opened(OpenMessage, event.text)
+            yield from self._opened(OpenMessage, event.text, event.logprobs)
         elif isinstance(event, ReasoningDelta):
             kind = OpenSummary if self._wants_summary else OpenReasoning
             yield from self._opened(kind, event.text)
@@ -83,8 +86,9 @@ class ResponseOutput:
             yield from self._grown(event.arguments)
         elif isinstance(event, ToolCallStarted):
             yield from self._closed(answer.COMPLETED)
-            custom = event.name in self._call.custom_tools
-            yield from self._begun((OpenCustomCall if custom else OpenCall)(self._index, event))
+            tool = self._call.client_tools[event.name]
+            kind_of_call = OpenCustomCall if tool.is_custom else OpenCall
+            yield from self._begun(kind_of_call(self._index, event.call_id, tool))
         elif isinstance(event, Started):
             yield from self._started(event)
         elif isinstance(event, Failed):
@@ -106,12 +110,17 @@ class ResponseOutput:
         wish = asked and (asked.summary or asked.generate_summary)
         return wish not in (None, "none")
 
-    def _opened(self, kind: type[OpenItem], text: str) -> Iterator[Event]:
+    def _opened(
+        self, kind: type[OpenItem], text: str, logprobs: tuple[ContentLogprob, ...] = ()
+    ) -> Iterator[Event]:
         """More text of an item of this kind; a new one unless one is open."""
         if type(self._open) is not kind:
             yield from self._closed(answer.COMPLETED)
             yield from self._begun(self._new(kind))
-        yield from self._grown(text)
+        if isinstance(self._open, OpenMessage):
+            yield from self._open.grow_with(text, token_logprobs(logprobs))
+        else:
+            yield from self._grown(text)
 
     def _new(self, kind: type[OpenItem]) -> OpenItem:
         if issubclass(kind, OpenReasoning):
@@ -165,7 +174,7 @@ class ResponseOutput:
 
     def _response(self, status: str) -> answer.Response:
         request = self._call.request
-        text: dict[str, Any] = {"format": {"type": "text"}}
+        text = request.text or wire.TextConfig()
         return answer.Response(
             id=self._id,
             created_at=self._created_at,
@@ -180,8 +189,9 @@ class ResponseOutput:
             reasoning=request.reasoning or wire.Reasoning(),
             store=self._is_stored,
             temperature=request.temperature,
-            text=text,
+            text=wire.TextConfig(text.format or TextFormat("text"), text.verbosity),
             tool_choice=request.tool_choice or "auto",
             tools=request.tools or [],
+            top_logprobs=request.top_logprobs,
             top_p=request.top_p,
         )

@@ -16,7 +16,7 @@ from typing import Any
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import responses_wire as wire
 from luce.listener.dialects.billing_header import without_billing
-from luce.listener.dialects.responses_tools import CUSTOM_ARGUMENT
+from luce.listener.dialects.responses_tools import CUSTOM_ARGUMENT, ClientTool
 from luce.text.call import ChatMessage
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ _OF_MAKERS_TOOLS = frozenset(
 )
 """Records of tools that ran elsewhere. They have no text for a model, so they are left out."""
 
+_ROLES = ("user", "assistant", "system", "developer")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "reasoning": (),
@@ -165,6 +166,11 @@ def _check(item: wire.Item, kind: str, where: str) -> None:
     for name in _REQUIRED[kind]:
         if getattr(item, name) is None:
             raise InvalidRequest(f"{where}.{name} is required.", param=f"{where}.{name}")
+    if kind == "message" and item.role not in _ROLES:
+        raise InvalidRequest(
+            f"{where}.role must be one of {', '.join(_ROLES)}, not {str(item.role)[:64]!r}.",
+            param=f"{where}.role",
+        )
 
 
 def _call(item: wire.Item) -> dict[str, Any]:
@@ -174,7 +180,10 @@ def _call(item: wire.Item) -> dict[str, Any]:
     return {
         "id": item.call_id,
         "type": "function",
-        "function": {"name": item.name, "arguments": arguments},
+        "function": {
+            "name": ClientTool(item.name or "", item.namespace).our_name,
+            "arguments": arguments,
+        },
     }
 
 

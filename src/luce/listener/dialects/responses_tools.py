@@ -1,24 +1,55 @@
-"""Tools of Responses requests: functions, custom tools as functions, the others left out."""
+"""Tools of Responses requests: functions, custom tools as functions, the others left out.
+
+A namespace groups tools. Models know no groups, so its tools are functions with its name in front
+of theirs. Its description is told with the first of them.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import responses_wire as wire
-from luce.text import call as ours
+from luce.listener.dialects.tool_offers import ToolOffer
+from luce.text.call import ToolSpec
 
 _log = logging.getLogger(__name__)
 
 CUSTOM_ARGUMENT = "input"
 """The one argument of the function that stands for a custom tool."""
 
+_OURS = ("function", "custom")
+"""Types of tools that clients run."""
+_NAMESPACE = "namespace"
+_JOINT = "__"
+"""Between the names of a namespace and of its tool; never parsed."""
+
 _MAX_LOGGED = 8
 _MAX_LOGGED_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """What the client calls a tool.
+
+    Attributes:
+        namespace: the group it is in.
+        is_custom: a custom tool, to us a function of one text.
+    """
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+    @property
+    def our_name(self) -> str:
+        """The function's name for the model."""
+        return self.name if self.namespace is None else f"{self.namespace}{_JOINT}{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +57,136 @@ class OfferedTools:
     """The tools that the model is told of.
 
     Attributes:
-        specs: as functions.
-        custom: names of those that are custom tools to the client.
+        offer: as functions, and which should be called.
+        client_tools: by our names, also of those that are not allowed.
     """
 
-    specs: tuple[ours.ToolSpec, ...]
-    custom: frozenset[str]
+    offer: ToolOffer
+    client_tools: Mapping[str, ClientTool]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Their part of `GenerationCall.client_names`."""
+        names = self.offer.names
+        for index, spec in enumerate(self.offer.specs):
+            if self.client_tools[spec.name].is_custom:
+                ours = f"tools[{index}].parameters"
+                names[f"{ours}.properties.{CUSTOM_ARGUMENT}.pattern"] = f"{names[ours]}.definition"
+        return names
 
 
-def offered_tools(tools: list[wire.Tool]) -> OfferedTools:
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A tool where it stands in the request."""
+
+    tool: wire.Tool
+    where: str
+    namespace: wire.Tool | None = None
+    is_first: bool = True
+
+
+def offered_tools(tools: list[wire.Tool], choice: wire.ToolChoice | None = None) -> OfferedTools:
     """The tools that clients run themselves. The others are left out, and logged.
 
     Raises:
-        InvalidRequest: a tool has no name or one that is taken; `param` names it.
+        InvalidRequest: a tool has no name or one that is taken, or one is wanted that is not
+            there; `param` names it.
+        UnsupportedFeature: a tool is wanted that runs at its maker's.
     """
-    specs: dict[str, ours.ToolSpec] = {}
-    custom: set[str] = set()
+    specs: dict[str, tuple[ToolSpec, str]] = {}
+    client_tools: dict[str, ClientTool] = {}
     dropped: list[str] = []
-    for index, tool in enumerate(tools):
-        if tool.type not in ("function", "custom"):
+    for declared in _declared(tools):
+        tool, where = declared.tool, declared.where
+        if tool.type not in _OURS:
             dropped.append(tool.type[:_MAX_LOGGED_CHARS])
             continue
-        where = f"tools[{index}]"
-        name = _name(tool, specs, where)
-        if tool.type == "custom":
-            custom.add(name)
-            specs[name] = _custom_function(name, tool)
+        client_tool = _client_tool(declared, client_tools)
+        name = client_tool.our_name
+        client_tools[name] = client_tool
+        if client_tool.is_custom:
+            spec, schema = _custom_function(name, tool), f"{where}.format"
         else:
-            specs[name] = _function(name, tool, where)
+            spec, schema = _function(name, tool, where), f"{where}.parameters"
+        specs[name] = _introduced(spec, declared), schema
     if dropped:
         _log.info("tools left out", extra={"types": ",".join(dropped[:_MAX_LOGGED])})
-    return OfferedTools(tuple(specs.values()), frozenset(custom))
+    return OfferedTools(_chosen(ToolOffer(specs), choice, client_tools), client_tools)
 
 
-def tool_choice(choice: wire.ToolChoice | None) -> ours.ToolChoice:
-    """Which tool should be called, if any.
+def _declared(tools: Iterable[wire.Tool]) -> Iterator[_Declared]:
+    """All tools, those of namespaces in the place of their namespace."""
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if tool.type != _NAMESPACE:
+            yield _Declared(tool, where)
+            continue
+        _require_name(tool, where)
+        for position, inner in enumerate(tool.tools or ()):
+            place = f"{where}.tools[{position}]"
+            if inner.type == _NAMESPACE:
+                raise InvalidRequest(
+                    f"{place}.type: a namespace cannot hold another.", param=f"{place}.type"
+                )
+            yield _Declared(inner, place, tool, position == 0)
 
-    Raises:
-        UnsupportedFeature: it wants a call for certain, or only some of the tools.
-    """
+
+def _introduced(spec: ToolSpec, declared: _Declared) -> ToolSpec:
+    """With what the namespace says of itself, for its first tool."""
+    about = declared.namespace.description if declared.namespace is not None else None
+    if not about or not declared.is_first:
+        return spec
+    return replace(spec, description=f"{about}\n\n{spec.description or ''}".rstrip())
+
+
+def _chosen(
+    offer: ToolOffer, choice: wire.ToolChoice | None, tools: Mapping[str, ClientTool]
+) -> ToolOffer:
     if choice is None:
-        return "auto"
-    if choice == "auto" or choice == "none":
-        return choice
-    raise UnsupportedFeature(
-        "tool_choice cannot force or restrict calls here; use auto or none.", param="tool_choice"
-    )
+        return offer
+    if isinstance(choice, str):
+        return offer.choosing(choice)
+    if choice.type == "allowed_tools":
+        return _allowed(offer, choice, tools)
+    if choice.type not in _OURS:
+        raise UnsupportedFeature(
+            f"tool_choice.type: no tool of type {choice.type[:64]!r} runs here.",
+            param="tool_choice.type",
+        )
+    return offer.naming(_chosen_name(choice, "tool_choice"), "tool_choice.name")
+
+
+def _allowed(
+    offer: ToolOffer, choice: wire.ChosenTool, tools: Mapping[str, ClientTool]
+) -> ToolOffer:
+    """Tools that run at their makers' are left out here as well."""
+    if choice.mode is None:
+        raise InvalidRequest("tool_choice.mode is required.", param="tool_choice.mode")
+    where = "tool_choice.tools"
+    names: set[str] = set()
+    for index, tool in enumerate(choice.tools or ()):
+        if tool.type == _NAMESPACE:
+            names.update(_names_in(tool, tools, f"{where}[{index}]"))
+        elif tool.type in _OURS:
+            names.add(_chosen_name(tool, f"{where}[{index}]"))
+    return offer.allowing(names, choice.mode, where)
+
+
+def _chosen_name(tool: wire.ToolName, where: str) -> str:
+    return ClientTool(_require_name(tool, where), tool.namespace).our_name
+
+
+def _names_in(
+    namespace: wire.ToolName, tools: Mapping[str, ClientTool], where: str
+) -> Iterator[str]:
+    wanted = _require_name(namespace, where)
+    found = [name for name, tool in tools.items() if tool.namespace == wanted]
+    if not found:
+        raise InvalidRequest(
+            f"{where}.name: there are no tools in a namespace {wanted[:64]!r}.",
+            param=f"{where}.name",
+        )
+    yield from found
 
 
 def custom_input(arguments: str) -> str:
@@ -88,37 +203,58 @@ def custom_input(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def _name(tool: wire.Tool, taken: Iterable[str], where: str) -> str:
+def _client_tool(declared: _Declared, taken: Iterable[str]) -> ClientTool:
+    tool, where, namespace = declared.tool, declared.where, declared.namespace
+    found = ClientTool(
+        _require_name(tool, where),
+        namespace.name if namespace is not None else None,
+        is_custom=tool.type == "custom",
+    )
+    if found.our_name in taken:
+        raise InvalidRequest(
+            f"{where}.name: there is a tool {found.our_name[:64]!r} already.",
+            param=f"{where}.name",
+        )
+    return found
+
+
+def _require_name(tool: wire.Tool | wire.ToolName, where: str) -> str:
     if not tool.name:
         raise InvalidRequest(f"{where}.name is required.", param=f"{where}.name")
-    if tool.name in taken:
-        raise InvalidRequest(
-            f"{where}.name: there is a tool {tool.name[:64]!r} already.", param=f"{where}.name"
-        )
     return tool.name
 
 
-def _function(name: str, tool: wire.Tool, where: str) -> ours.ToolSpec:
+def _function(name: str, tool: wire.Tool, where: str) -> ToolSpec:
+    is_strict = tool.strict is True
     if not tool.parameters:
-        return ours.ToolSpec(name, tool.description)
+        return ToolSpec(name, tool.description, is_strict=is_strict)
     if tool.parameters.get("type", "object") != "object":
         raise InvalidRequest(
             f"{where}.parameters.type must be object.",
             param=f"{where}.parameters.type",
         )
-    return ours.ToolSpec(name, tool.description, tool.parameters)
+    return ToolSpec(name, tool.description, tool.parameters, is_strict)
 
 
-def _custom_function(name: str, tool: wire.Tool) -> ours.ToolSpec:
-    """A function of one text; the grammar of its input becomes part of what it says of itself."""
+def _custom_function(name: str, tool: wire.Tool) -> ToolSpec:
+    """A function of one text; the grammar of its input becomes part of what it says of itself.
+
+    A regular expression is enforced as well: schemas have them, but no other grammars.
+    """
     description = tool.description or ""
     form = tool.format
+    argument = {"type": "string", "description": "The whole input."}
+    is_strict = False
     if form is not None and form.definition:
         kind = f"{form.syntax} grammar" if form.syntax else form.type
         description += f"\n\nThe input must follow this {kind}:\n{form.definition}"
-    properties = {CUSTOM_ARGUMENT: {"type": "string", "description": "The whole input."}}
-    return ours.ToolSpec(
-        name,
-        description.lstrip("\n") or None,
-        {"type": "object", "properties": properties, "required": [CUSTOM_ARGUMENT]},
-    )
+        if form.syntax == "regex":
+            argument["pattern"] = f"^(?:{form.definition})$"
+            is_strict = True
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {CUSTOM_ARGUMENT: argument},
+        "required": [CUSTOM_ARGUMENT],
+        "additionalProperties": False,
+    }
+    return ToolSpec(name, description.lstrip("\n") or None, schema, is_strict)

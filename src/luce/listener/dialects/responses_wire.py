@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from luce.listener.dialects.openai_wire import SamplingFields
+from luce.listener.dialects.formats_wire import TextFormat
+from luce.listener.dialects.openai_wire import UNSERVED_ANYWHERE, SamplingFields
 from luce.listener.dialects.ranges import ItemList
 
 
@@ -27,9 +28,10 @@ class Item(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         type: a message may leave it out.
-        role: of a message.
+        role: of a message; checked later.
         content: of a message or a reasoning.
         call_id, name: of calls and their outputs.
+        namespace: of calls of tools that are in one.
         arguments: of a function's call.
         input: of a custom tool's call.
         output: of a call's output.
@@ -38,10 +40,11 @@ class Item(msgspec.Struct, omit_defaults=True):
 
     type: str | None = None
     id: str | None = None
-    role: Literal["user", "assistant", "system", "developer"] | None = None
+    role: str | None = None
     content: str | ItemList[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
     output: str | ItemList[Part] | None = None
@@ -58,7 +61,11 @@ class ToolFormat(msgspec.Struct, omit_defaults=True):
 
 
 class Tool(msgspec.Struct, omit_defaults=True):
-    """A tool; functions and custom tools run at the client's, all others at their maker's."""
+    """A tool; functions and custom tools run at the client's, all others at their maker's.
+
+    Attributes:
+        tools: of a namespace, which is a group of the client's tools.
+    """
 
     type: str
     name: str | None = None
@@ -66,13 +73,26 @@ class Tool(msgspec.Struct, omit_defaults=True):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     format: ToolFormat | None = None
+    tools: ItemList[Tool] | None = None
 
 
-class ChosenTool(msgspec.Struct, omit_defaults=True):
-    """Which tools may or must be called."""
+class ToolName(msgspec.Struct, omit_defaults=True):
+    """Names a tool, or a namespace with all its tools."""
 
     type: str
     name: str | None = None
+    namespace: str | None = None
+
+
+class ChosenTool(ToolName, omit_defaults=True):
+    """The tool that must be called, or those that may be.
+
+    Attributes:
+        mode, tools: of `allowed_tools`; with the mode required one of them must be called.
+    """
+
+    mode: Literal["auto", "required"] | None = None
+    tools: ItemList[ToolName] | None = None
 
 
 ToolChoice = Literal["auto", "none", "required"] | ChosenTool
@@ -86,13 +106,7 @@ class Reasoning(msgspec.Struct, omit_defaults=True):
     generate_summary: str | None = None
 
 
-class TextFormat(msgspec.Struct):
-    """What the answer must look like."""
-
-    type: str
-
-
-class TextConfig(msgspec.Struct):
+class TextConfig(msgspec.Struct, omit_defaults=True):
     """The answer's text."""
 
     format: TextFormat | None = None
@@ -103,6 +117,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     """Body of `POST /v1/responses`.
 
     Attributes:
+        top_logprobs: only means something beside the `include` of logprobs.
         reasoning_effort, thinking, chat_template_kwargs: as in our other APIs.
     """
 
@@ -144,16 +159,14 @@ NO_EFFECT = frozenset(
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
-        "top_logprobs",
         "truncation",
         "user",
     }
 )
 """Known fields that change nothing here whatever they say, so they are accepted.
 
-`max_tool_calls` counts calls of tools that run at OpenAI's. `top_logprobs` only means something
-beside the `include` of logprobs, which is refused. A prompt that is too long is refused whatever
-`truncation` says.
+`max_tool_calls` counts calls of tools that run at OpenAI's. A prompt that is too long is refused
+whatever `truncation` says.
 """
 
 
@@ -167,7 +180,7 @@ UNSERVED: dict[str, Callable[[ResponsesRequest], bool]] = {
     "image": lambda _request: False,
     "moderation": lambda _request: False,
     "prompt": lambda _request: False,
-    "include": lambda request: LOGPROBS not in (request.include or ()),
+    **UNSERVED_ANYWHERE,
 }
 """Fields that are refused unless null or, by this test, asking for nothing that is not served."""
 

@@ -15,6 +15,7 @@ from luce.listener.choices import ChoiceEvent, Choices
 from luce.listener.connection import CancelWhenGone, Client, client_of
 from luce.listener.context import RequestContext, context_of
 from luce.listener.dialects.base import ChoiceDialect, Dialect, KeepsAlive
+from luce.listener.dialects.client_names import in_clients_words
 from luce.listener.generate import Generator
 from luce.listener.respond import send_body, send_error
 from luce.listener.sse import EventStream, comment
@@ -60,8 +61,9 @@ class GenerationEndpoint:
             body = await read_json_body(scope, receive, self._rules.body)
             call = self._dialect.decode(body)
             del body
-            async with CancelWhenGone(client_of(scope)):
-                await self._answer(call, context_of(scope), client_of(scope), send)
+            with in_clients_words(call):
+                async with CancelWhenGone(client_of(scope)):
+                    await self._answer(call, context_of(scope), client_of(scope), send)
         except ApiError as error:
             context_of(scope).outcome["error"] = error.code
             await send_error(send, receive, error, self._dialect.error_body(error))
@@ -123,7 +125,7 @@ async def _put_all(
     source: EventSource[EventT], encode: Callable[[EventT], bytes], out: EventStream
 ) -> None:
     while events := await source.next():
-        out.put(b"".join(map(encode, events)))
+        await out.put(b"".join(map(encode, events)))
 
 
 async def _take_all(source: EventSource[EventT], take: Callable[[EventT], None]) -> None:

@@ -31,6 +31,13 @@ class ModelCard(msgspec.Struct):
     owned_by: str = "luce"
 
 
+class ModelList(msgspec.Struct, kw_only=True):
+    """All models in order of priority."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
 class ModelRoutes:
     """The two endpoints; answer at once whatever the workers do."""
 
@@ -40,8 +47,7 @@ class ModelRoutes:
 
     async def index(self, _request: Request) -> Response:
         """All models in order of priority, loaded or not."""
-        cards = [self._card(model) for model in self._models]
-        return _json({"object": "list", "data": cards})
+        return _json(ModelList(data=[self._card(model) for model in self._models]))
 
     async def one(self, request: Request) -> Response:
         """One model.

@@ -11,6 +11,14 @@ from luce.listener.dialects.base import JSON_TYPE
 from luce.listener.responses_store import ResponseStore, not_kept
 
 
+class DeletedResponse(msgspec.Struct, kw_only=True):
+    """Says that a response is forgotten."""
+
+    id: str
+    object: str = "response"
+    deleted: bool = True
+
+
 class ResponseRoutes:
     """The two endpoints; answer at once whatever the workers do."""
 
@@ -39,5 +47,5 @@ class ResponseRoutes:
         response_id = request.path_params["response_id"]
         if not self._store.delete(response_id):
             raise not_kept(response_id)
-        deleted = {"id": response_id, "object": "response", "deleted": True}
-        return Response(msgspec.json.encode(deleted), media_type=JSON_TYPE)
+        body = msgspec.json.encode(DeletedResponse(id=response_id))
+        return Response(body, media_type=JSON_TYPE)

@@ -11,24 +11,32 @@ import sys
 from array import array
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from luce.errors import ApiError, InvalidRequest, ModelLoading
+from luce.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelLoading
 from luce.listener.body import BodyLimits, read_json_body
 from luce.listener.context import context_of
 from luce.listener.dialects import anthropic_errors, openai_chat
 from luce.listener.dialects.anthropic_prompt import prompt_call
 from luce.listener.dialects.anthropic_wire import MessagesRequest
+from luce.listener.dialects.client_names import in_clients_words
 from luce.listener.dialects.wire_errors import decode_json
 from luce.listener.named_model import named_model
-from luce.listener.ports import Text
+from luce.listener.ports import Prompt, Text
 from luce.listener.respond import send_body, send_error
 from luce.listener.served import ServedModels
-from luce.text.call import GenerationCall
+from luce.text.call import GenerationCall, ToolChoice
+
+MAX_TOKENS = 2**20
+"""Longest conversation that is counted, unless the model's context is longer: two seconds."""
+
+MAX_CHARACTERS = 2**21
+"""Longest plain text that is tokenised: two seconds, too."""
 
 Work = Callable[[], bytes]
 """Renders, tokenises and encodes the answer; runs in a thread."""
@@ -111,6 +119,26 @@ class TokenizeRequest(msgspec.Struct):
     with_pieces: bool | None = None
 
 
+class TokenCount(msgspec.Struct):
+    """How long the prompt would be."""
+
+    input_tokens: int
+
+
+class TokenPiece(msgspec.Struct):
+    """A token with its text, or with its bytes where they are no whole characters."""
+
+    id: int
+    piece: str | list[int]
+
+
+class TokenizeAnswer(msgspec.Struct):
+    """The tokens; with their texts if the request asked for them."""
+
+    tokens: list[int | TokenPiece]
+    count: int
+
+
 class Tokenize:
     """Token ids of a text or a conversation."""
 
@@ -129,6 +157,7 @@ class Tokenize:
                 "Send exactly one of content, prompt and messages.",
                 param=sources[1] if sources else "content",
             )
+        _check_length(request.content or request.prompt or "", sources[0])
         text = _text_of(models, request.model)
         if sources == ["messages"]:
             _refuse_text_options(request)
@@ -147,6 +176,28 @@ def _text_of(models: ServedModels, name: str | None) -> Text[Any]:
     return model.text
 
 
+def _prepared(text: Text[Any], call: GenerationCall) -> Prompt:
+    """The prompt of a call.
+
+    Raises:
+        ApiError: it has none, or is too long to be counted.
+    """
+    # Only what decides about the prompt: nothing is generated, so no grammar need be made.
+    choice: ToolChoice = "none" if call.tool_choice == "none" else "auto"
+    tools = tuple(replace(tool, is_strict=False) for tool in call.tools)
+    call = replace(call, tool_choice=choice, tools=tools, answer_format=None)
+    limit = max(MAX_TOKENS, text.context_length)
+    with in_clients_words(call):
+        try:
+            prompt: Prompt = text.prepare(call, limit)
+        except ContextLengthExceeded as error:
+            raise InvalidRequest(
+                f"The messages have more than {limit} tokens; that many are not counted.",
+                param="messages",
+            ) from error
+    return prompt
+
+
 def _refuse_text_options(request: TokenizeRequest) -> None:
     """The template decides about these itself."""
     for name in ("add_special", "parse_special"):
@@ -157,12 +208,20 @@ def _refuse_text_options(request: TokenizeRequest) -> None:
             )
 
 
+def _check_length(content: str, param: str) -> None:
+    if len(content) > MAX_CHARACTERS:
+        raise InvalidRequest(
+            f"{param} may have at most {MAX_CHARACTERS} characters, not {len(content)}.",
+            param=param,
+        )
+
+
 def _count(text: Text[Any], call: GenerationCall) -> bytes:
-    return msgspec.json.encode({"input_tokens": text.prepare(call).num_tokens})
+    return msgspec.json.encode(TokenCount(_prepared(text, call).num_tokens))
 
 
 def _tokenize_chat(text: Text[Any], call: GenerationCall, request: TokenizeRequest) -> bytes:
-    ids = array("i", text.prepare(call).prompt_bytes)
+    ids = array("i", _prepared(text, call).prompt_bytes)
     if sys.byteorder == "big":
         ids.byteswap()
     return _answer(text, ids.tolist(), request)
@@ -178,12 +237,10 @@ def _tokenize_text(text: Text[Any], request: TokenizeRequest) -> bytes:
 
 
 def _answer(text: Text[Any], ids: list[int], request: TokenizeRequest) -> bytes:
-    tokens: list[Any] = ids
+    tokens: list[int | TokenPiece] = [*ids]
     if request.with_pieces:
-        tokens = [
-            {"id": token, "piece": _piece(text.tokenizer.token_bytes(token))} for token in ids
-        ]
-    return msgspec.json.encode({"tokens": tokens, "count": len(ids)})
+        tokens = [TokenPiece(token, _piece(text.tokenizer.token_bytes(token))) for token in ids]
+    return msgspec.json.encode(TokenizeAnswer(tokens, len(ids)))
 
 
 def _piece(data: bytes) -> str | list[int]:
