@@ -17,10 +17,12 @@ PYTEST := $(BIN)/python -m pytest
 # Both test processes would otherwise start as many threads as there are cores.
 PARALLEL := -n 2
 SOURCES := src tests tools bench
+CLIENTS := .clients
+CLIENT_PLACES := node python open-webui
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check lint types imports size docs docs-check \
-	test-unit parity http chaos gpu bench clean
+	test-unit parity http chaos gpu clients bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -54,7 +56,7 @@ serve: $(VENV)/.runtime ## serve the demo model on HOST:PORT
 test: check ## the whole check
 
 check: lint types imports size docs-check ## lint, types, import rules, size guide, docs, all CPU tests
-	$(PYTEST) $(PARALLEL) -m "not gpu"
+	$(PYTEST) $(PARALLEL) -m "not gpu and not clients"
 
 lint: $(VENV)/.dev ## format and lint
 	$(BIN)/ruff format --check $(SOURCES)
@@ -91,11 +93,27 @@ chaos: $(VENV)/.dev ## real processes, killed and stalled
 gpu: $(VENV)/.dev ## needs a GPU
 	$(PYTEST) -m gpu tests/gpu
 
+$(CLIENTS)/node/.done: tools/clients/package.json
+	@mkdir -p $(@D)
+	cp $< $(@D)
+	npm install --prefix $(@D) --no-package-lock --no-fund --no-audit --loglevel=error
+	@touch $@
+
+# Open WebUI pulls torch and 3 GB with it, once.
+$(CLIENTS)/%/.done: requirements/clients-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@touch $@
+
+clients: $(VENV)/.dev $(CLIENT_PLACES:%=$(CLIENTS)/%/.done) ## real clients (Codex, Claude Code, SDKs ...) against the server; needs node
+	$(PYTEST) -m clients tests/clients $(if $(RECORD),--record-shapes)
+
 bench: $(VENV)/.bench ## speed and memory, as a table
 	$(BIN)/python -m bench.serving.startup
 	$(BIN)/python -m bench.serving.prefix
+	$(BIN)/python -m bench.engine.grammar
 	$(BIN)/python -m bench.serving.router
 	$(BIN)/python -m bench.serving.compare
 
-clean: ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv, installed clients and caches
+	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

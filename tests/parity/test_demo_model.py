@@ -13,10 +13,10 @@ from engine_harness import Driver, Request, load_engine
 from reference import reference_logits
 
 from luce.engine.engine import Engine
-from luce.engine.weights import gguf_name
 from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.opening import open_checkpoint
 from luce.loaders.quants import dequantize
+from luce.loaders.tensor_names import gguf_name
 from luce.text.bundle import TextBundle
 
 TOKENS = 48

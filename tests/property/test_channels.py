@@ -51,10 +51,12 @@ def test_cuts_do_not_matter(
 
 def without_tags(text: str, spec: ChannelSpec) -> list[str]:
     """The characters that are neither white space nor part of a tag, nor of tags around tags."""
+    # A tag that is text, at the end of a reasoning, loses the white space it ends with.
+    tags = {*spec.tags, *(tag.rstrip() for tag in spec.tags)}
     before = ""
     while text != before:
         before = text
-        for tag in sorted(spec.tags, key=len, reverse=True):
+        for tag in sorted(tags, key=len, reverse=True):
             text = text.replace(tag, "")
     return [*filter(str.strip, text)]
 

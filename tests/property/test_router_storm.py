@@ -25,14 +25,19 @@ from luce.listener.context import RequestContext
 from luce.listener.generate import Generator
 from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import LoadSpec, Retired, Submit
+from luce.protocol.sampling import GrammarSpec, ReasoningBudget
 from luce.routing.policy import PrimaryFirst
 from luce.routing.router import Router
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
+from luce.text.budgets import BudgetOptions, resolve_budgets
 from luce.text.call import ChatMessage, GenerationCall
 from luce.text.events import Failed, Finished, TextDelta
+from luce.text.forced_close import ForcedClose
 from luce.text.pipeline import OutputPipeline
+from luce.text.thinking import Thinking
+from luce.text.vocabulary import TokenVocabulary
 from luce.workers.handle import WorkerHandle, WorkerState
 
 pytestmark = pytest.mark.anyio
@@ -56,13 +61,22 @@ class Letters:
 
     vocab_size = 256
     context_length = 128
+    architecture = "fake"
     generation_defaults: dict[str, float] = {}  # noqa: RUF012 - the protocol has it as an attribute
+    thinking = Thinking(resolve_budgets(BudgetOptions(), None, "fake"))
 
     def prepare(self, call: GenerationCall, limit: int | None = None) -> LetterPrompt:
         return LetterPrompt(pack_prompt((call.messages[0].content or "").encode()))
 
+    def vocabulary(self) -> TokenVocabulary:
+        return TokenVocabulary([bytes([i]) for i in range(self.vocab_size)], (), ())
+
     def pipeline(
-        self, prepared: LetterPrompt, prompt_tokens: int, cached_tokens: int = 0
+        self,
+        prepared: LetterPrompt,
+        prompt_tokens: int,
+        cached_tokens: int = 0,
+        budget: ReasoningBudget | None = None,
     ) -> OutputPipeline:
         return OutputPipeline(LetterDecoder(), (), prompt_tokens=prompt_tokens)  # type: ignore[arg-type]
 
@@ -71,6 +85,8 @@ class Letters:
 class LetterPrompt:
     prompt_bytes: bytes
     stop_token_ids: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
+    close: ForcedClose | None = None
 
     @property
     def num_tokens(self) -> int:

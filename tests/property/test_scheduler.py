@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from luce.kv.manager import KVManager
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import GrammarSpec, ReasoningBudget, SamplingParams
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.outcome import Admitted, NeverFits
 from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
@@ -51,11 +51,25 @@ PROMPTS = st.one_of(
     ),
     st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12).map(tuple),
 )
+IDS = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
+BUDGETS = st.builds(
+    lambda hint, close, **rest: ReasoningBudget(
+        close_ids=close, forced_ids=(*hint, *close), **rest
+    ),
+    max_tokens=st.integers(0, 8),
+    starts_open=st.booleans(),
+    open_ids=st.one_of(st.just(()), st.integers(0, 3).map(lambda token: (token,))),
+    hint=st.one_of(st.just(()), IDS),
+    close=IDS,
+)
 SAMPLING = st.builds(
     SamplingParams,
     max_tokens=st.integers(1, 30),
     seed=st.integers(0, 3),
     stop_token_ids=st.sampled_from([(), (), (5,), (2, 3)]),
+    grammar=st.sampled_from([None, None, GrammarSpec("start: /.*/")]),
+    reasoning=st.one_of(st.none(), BUDGETS),
+    logprobs=st.sampled_from([None, 0]),
 )
 
 
@@ -88,13 +102,13 @@ class _FragileEngine(PlanEngine):
 
     def run(self, plan: StepPlan) -> StepResult:
         result = super().run(plan)
-        token_ids = list(result.token_ids)
+        token_ids, logprobs = list(result.token_ids), result.logprobs
         rows = [item.row for item in plan.items if item.sample]
         if self.breaking_row in rows:
             token_ids[rows.index(self.breaking_row)] = FAILED_TOKEN
             self.breaking_row = None
             self.num_failures += 1
-        return StepResult(result.step, tuple(token_ids))
+        return StepResult(result.step, tuple(token_ids), logprobs)
 
 
 class SchedulerMachine(RuleBasedStateMachine):

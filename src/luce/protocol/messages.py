@@ -39,6 +39,8 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int = 512
     block_tokens: int = 16
     prefix_cache: bool = True
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

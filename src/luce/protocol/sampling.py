@@ -26,7 +26,7 @@ class ReasoningBudget:
         starts_open: the prompt ends inside reasoning.
         open_ids: tokens that open it.
         close_ids: tokens that close it; output that holds them has closed it by itself.
-        forced_ids: what is put in place of sampled tokens to close it; ends with `close_ids`.
+        forced_ids: what is put in place of sampled tokens to close it; holds `close_ids`.
     """
 
     max_tokens: int

@@ -21,6 +21,9 @@ class RowStart:
         history: all token ids known so far (prompt, and output when resuming after a
             preemption); the penalties' window is taken from its end.
         num_prompt_tokens: how many of `history` are prompt.
+        restore_checkpoint: checkpoint copied into the row's recurrent state before its first
+            step, which starts at the checkpoint's position; None: the state is zeroed. Of no
+            meaning for a model without state.
     """
 
     row: int
@@ -28,6 +31,7 @@ class RowStart:
     seed: int
     history: tuple[int, ...]
     num_prompt_tokens: int
+    restore_checkpoint: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,9 @@ class ScheduledSequence:
             seed it keys the random number, so text never depends on the batch.
         forced_token: chosen in place of what sampling would choose; penalties, grammar and
             logprobs see it like any other.
+        save_checkpoint: checkpoint that the row's recurrent state is copied to after the step;
+            it is then of position `start + num_tokens`. Starts come before the forward pass, so
+            a plan may save to a checkpoint that it also restores from.
     """
 
     row: int
@@ -54,6 +61,7 @@ class ScheduledSequence:
     sample: bool
     output_index: int = 0
     forced_token: int | None = None
+    save_checkpoint: int | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -84,6 +92,12 @@ class StepPlan:
 FAILED_TOKEN = -1
 """In place of a token: this row's logits were not finite numbers. The other rows are right."""
 
+GRAMMAR_FAILED_TOKEN = -2
+"""In place of a token: this row's grammar went over its limits, or a forced token broke it."""
+
+GRAMMAR_ENDED_TOKEN = -3
+"""In place of a token: this row's grammar is complete, and the row has no end token to say so."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -91,7 +105,8 @@ class StepResult:
 
     Attributes:
         step: of the plan.
-        token_ids: tokens; `FAILED_TOKEN` for a row that failed and must not go on.
+        token_ids: tokens; `FAILED_TOKEN` or `GRAMMAR_FAILED_TOKEN` for a row that failed and must
+            not go on, `GRAMMAR_ENDED_TOKEN` for one that has ended.
         logprobs: one for each token, None where the row did not ask for it; empty if no row did.
     """
 

@@ -3,7 +3,9 @@
 The worker's engine thread calls, in turn: `submit` and `cancel` for what came in, `plan`,
 `apply` with what the engine made of the plan. `plan` may run one step ahead of `apply`, so
 that the engine always has work; sequences then decode from a token the host has not seen yet,
-and what a step computed for a sequence that turns out to have ended is dropped.
+and what a step computed for a sequence that turns out to have ended is dropped. It does not run
+ahead over a sequence whose next token depends on the last one's value: one with a grammar, or
+with reasoning that may have to be closed.
 
 Invariants:
 - a sequence is retired exactly once per admission, after no step under way uses its blocks;
@@ -17,9 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from luce.errors import InternalError
+from luce.errors import InternalError, InvalidGrammar
 from luce.kv.manager import KVManager
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import SamplingParams, TokenLogprobs
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.outcome import (
     AdmitResult,
@@ -32,8 +34,16 @@ from luce.scheduler.outcome import (
     SequenceDelta,
     StepOutcome,
 )
-from luce.scheduler.plan import FAILED_TOKEN, ScheduledSequence, StepPlan, StepResult
+from luce.scheduler.plan import (
+    FAILED_TOKEN,
+    GRAMMAR_ENDED_TOKEN,
+    GRAMMAR_FAILED_TOKEN,
+    ScheduledSequence,
+    StepPlan,
+    StepResult,
+)
 from luce.scheduler.prefill import PrefillPlanner
+from luce.scheduler.reasoning import ReasoningWatch
 from luce.scheduler.roster import Roster
 from luce.scheduler.sequence import Ending, Sequence, SequenceStatus
 
@@ -41,10 +51,33 @@ MAX_STEPS_UNDER_WAY = 2
 """A step that runs and the one planned behind it."""
 
 _SEED_MASK = 2**64 - 1
-_FAILED_ROW = (
-    "The model's logits for this request are not finite numbers; its weights are damaged or too "
-    "large for the chosen dtype."
-)
+_FAILURES = {
+    FAILED_TOKEN: Ending(
+        "error",
+        InternalError.__name__,
+        "The model's logits for this request are not finite numbers; its weights are damaged or "
+        "too large for the chosen dtype.",
+    ),
+    GRAMMAR_FAILED_TOKEN: Ending(
+        "error",
+        InvalidGrammar.__name__,
+        "The answer cannot be held to its schema or grammar any further: it became too complex, "
+        "or leaves no token to go on with. Use a simpler one.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """A token as a step's result has it, or one of the numbers in place of a token."""
+
+    id: int
+    logprobs: TokenLogprobs | None
+
+
+def _sampled(result: StepResult) -> list[_Sampled]:
+    logprobs = result.logprobs or (None,) * len(result.token_ids)
+    return [_Sampled(*pair) for pair in zip(result.token_ids, logprobs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +147,7 @@ class Scheduler:
             sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
             seed=(self._entropy() if sampling.seed is None else sampling.seed) & _SEED_MASK,
             admitted_ns=self._clock_ns(),
+            watch=None if sampling.reasoning is None else ReasoningWatch(sampling.reasoning),
         )
         if not self._roster.seat(seq):
             return Busy("the free blocks do not hold the prompt and one block more")
@@ -141,12 +175,14 @@ class Scheduler:
                 self._finish(seq, Ending("error", error, detail))
 
     def plan(self) -> StepPlan | None:
-        """Decide the next step; None if there is nothing to compute before the next `apply`.
+        """Decide the next step; None if it must wait for the next `apply`.
 
         All decoders come first, then at most `chunk` prompt tokens. At most one earlier plan
         may still wait for its `apply`.
         """
         assert len(self._under_way) < MAX_STEPS_UNDER_WAY, "apply a step before planning on"
+        if any(seq.awaits_itself for seq in self._roster.decoding()):
+            return None
         decoders = self._decoders_with_room()
         self._resume()
         work = [(seq, 1) for seq in decoders]
@@ -170,12 +206,12 @@ class Scheduler:
         step = self._under_way.popleft()
         assert step.plan is plan, "steps are applied in the order they were planned"
         assert result.step == plan.step, f"result of step {result.step} for step {plan.step}"
-        sampled = iter(result.token_ids)
+        sampled = iter(_sampled(result))
         now_ns = self._clock_ns()
         deltas: list[SequenceDelta] = []
         for seq, item in zip(step.sequences, plan.items, strict=True):
-            token_id = next(sampled) if item.sample else None
-            delta = self._advance(seq, item, token_id, now_ns)
+            token = next(sampled) if item.sample else None
+            delta = self._advance(seq, item, token, now_ns)
             if delta is not None:
                 deltas.append(delta)
         assert next(sampled, None) is None, "more tokens than were asked for"
@@ -270,18 +306,18 @@ class Scheduler:
             seq.move_to(SequenceStatus.PREFILL)
 
     def _advance(
-        self, seq: Sequence, item: ScheduledSequence, token_id: int | None, now_ns: int
+        self, seq: Sequence, item: ScheduledSequence, token: _Sampled | None, now_ns: int
     ) -> SequenceDelta | None:
         """Account one item of a finished step to its sequence."""
         seq.num_in_flight -= 1
         seq.num_computed = item.start + item.num_tokens
         delta = None
-        if token_id is not None:
+        if token is not None:
             seq.num_unresolved -= 1
-            if token_id == FAILED_TOKEN:
-                self._fail(seq)
+            if token.id in _FAILURES:
+                self._fail(seq, _FAILURES[token.id])
             elif seq.ending is None:
-                delta = self._accept(seq, token_id, now_ns)
+                delta = self._accept(seq, token, now_ns)
         if not seq.is_broken:
             # A cancelled sequence may have computed a token it was not allowed to keep.
             num_known = min(seq.num_computed, seq.num_tokens)
@@ -289,19 +325,26 @@ class Scheduler:
         self._leave_if_idle(seq)
         return delta
 
-    def _accept(self, seq: Sequence, token_id: int, now_ns: int) -> SequenceDelta:
-        self._generated_tokens += 1
-        seq.accept(token_id, now_ns)
-        if seq.ending is None:
-            return SequenceDelta(seq.request_id, (token_id,))
-        seq.move_to(SequenceStatus.FINISHED)
-        finish = seq.ending.finish
-        return SequenceDelta(seq.request_id, () if finish == "stop" else (token_id,), finish)
+    def _accept(self, seq: Sequence, token: _Sampled, now_ns: int) -> SequenceDelta:
+        if token.id == GRAMMAR_ENDED_TOKEN:
+            seq.ending = Ending("stop")
+        else:
+            self._generated_tokens += 1
+            seq.accept(token.id, now_ns)
+        if seq.ending is not None:
+            seq.move_to(SequenceStatus.FINISHED)
+        finish = None if seq.ending is None else seq.ending.finish
+        kept = (token,) if finish != "stop" else ()
+        logprobs = None
+        if seq.sampling.logprobs is not None:
+            logprobs = tuple(each.logprobs for each in kept if each.logprobs is not None)
+            assert len(logprobs) == len(kept), f"{seq.request_id}: no log probabilities came"
+        return SequenceDelta(seq.request_id, tuple(each.id for each in kept), finish, logprobs)
 
-    def _fail(self, seq: Sequence) -> None:
-        seq.is_broken = True
+    def _fail(self, seq: Sequence, ending: Ending) -> None:
+        seq.is_broken |= ending.error == InternalError.__name__
         if seq.ending is None:
-            seq.ending = Ending("error", InternalError.__name__, _FAILED_ROW)
+            seq.ending = ending
             seq.move_to(SequenceStatus.FINISHED)
 
     def _finish(self, seq: Sequence, ending: Ending) -> None:

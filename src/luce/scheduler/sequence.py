@@ -10,6 +10,7 @@ from luce.kv.spec import blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.outcome import FinishReason
 from luce.scheduler.plan import RowStart, ScheduledSequence
+from luce.scheduler.reasoning import ReasoningWatch
 
 
 class SequenceStatus(Enum):
@@ -79,6 +80,7 @@ class Sequence:
         cached_tokens: prompt tokens it did not have to compute.
         needs_start: its row does not know it yet.
         was_preempted: it lost its blocks at least once.
+        watch: follows its reasoning; None if that has no budget.
         is_broken: its logits were no numbers, so what it computed is for nobody else to find.
         ending: set when it has ended.
     """
@@ -99,6 +101,7 @@ class Sequence:
     cached_tokens: int = 0
     needs_start: bool = True
     was_preempted: bool = False
+    watch: ReasoningWatch | None = None
     is_broken: bool = False
     ending: Ending | None = None
     first_token_ns: int = 0
@@ -123,6 +126,19 @@ class Sequence:
     def wants_token(self) -> bool:
         """Whether its output, with what is under way, is short of `max_tokens`."""
         return self.num_output_tokens + self.num_unresolved < self.sampling.max_tokens
+
+    @property
+    def awaits_itself(self) -> bool:
+        """Whether its next token cannot be chosen before the one under way is known.
+
+        That is so with a grammar, and with open reasoning that has reached its budget.
+        """
+        is_going_on = self.status is SequenceStatus.DECODE and self.wants_token
+        if not self.num_unresolved or not is_going_on:
+            return False
+        next_index = self.num_output_tokens + self.num_unresolved
+        is_due = self.watch is not None and self.watch.needs_past(next_index)
+        return is_due or self.sampling.grammar is not None
 
     @property
     def table(self) -> BlockTable:
@@ -188,6 +204,7 @@ class Sequence:
             block_table=tuple(self.seat.table.blocks[: blocks_for(end, block_tokens)]),
             sample=sample,
             output_index=self.num_output_tokens + self.num_unresolved if sample else 0,
+            forced_token=self.watch.forced_token() if sample and self.watch is not None else None,
         )
         self.num_scheduled = end
         self.num_in_flight += 1
@@ -201,10 +218,16 @@ class Sequence:
         self.token_ids.append(token_id)
         self.first_token_ns = self.first_token_ns or now_ns
         self.last_token_ns = now_ns
+        if self.watch is not None:
+            self.watch.observe(token_id)
         if token_id in self.sampling.stop_token_ids:
             self.ending = Ending("stop")
-        elif self.num_output_tokens >= self.sampling.max_tokens:
+        elif self.num_output_tokens >= self.sampling.max_tokens or self._is_stuck:
             self.ending = Ending("length")
+
+    @property
+    def _is_stuck(self) -> bool:
+        return self.watch is not None and self.watch.is_stuck
 
     def _count_cached(self, num_tokens: int) -> None:
         # After a preemption it finds its own work in the cache, which nobody saved it.

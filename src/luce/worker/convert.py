@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 
+from luce.errors import ApiError
 from luce.observability.memory import resident_bytes
 from luce.protocol import messages as wire
+from luce.protocol.paths import text_to_wire
+from luce.protocol.sampling import SamplingParams
 from luce.scheduler.outcome import (
     Busy,
     NeverFits,
@@ -16,6 +19,8 @@ from luce.scheduler.outcome import (
     SchedulerStats,
     StepOutcome,
 )
+
+MAX_LOGPROBS = 20
 
 _TOKEN = np.dtype("<i4")
 
@@ -31,12 +36,30 @@ def prompt_ids(submit: wire.Submit, vocab_size: int) -> tuple[int, ...] | wire.R
     outside = ids[(ids < 0) | (ids >= vocab_size)]
     if outside.size:
         return _invalid(submit, f"Token id {outside[0]} is not below {vocab_size}.")
-    for token_id, bias in submit.sampling.logit_bias.items():
+    problem = _problem_of(submit.sampling, vocab_size)
+    return _invalid(submit, problem) if problem else tuple(ids.tolist())
+
+
+def _problem_of(sampling: SamplingParams, vocab_size: int) -> str:
+    """What is wrong with parameters that the engine would index tables with; empty: nothing."""
+    for token_id, bias in sampling.logit_bias.items():
         if not 0 <= token_id < vocab_size:
-            return _invalid(submit, f"logit_bias names token {token_id}, not below {vocab_size}.")
+            return f"logit_bias names token {token_id}, not below {vocab_size}."
         if not math.isfinite(bias):
-            return _invalid(submit, f"logit_bias of token {token_id} is {bias}; send a number.")
-    return tuple(ids.tolist())
+            return f"logit_bias of token {token_id} is {bias}; send a number."
+    forced = sampling.reasoning.forced_ids if sampling.reasoning is not None else ()
+    for name, ids in (("stop_token_ids", sampling.stop_token_ids), ("forced_ids", forced)):
+        outside = next((i for i in ids if not 0 <= i < vocab_size), None)
+        if outside is not None:
+            return f"{name} has token {outside}; ids are 0 to {vocab_size - 1}."
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
+        return f"logprobs is {sampling.logprobs}; it must be from 0 to {MAX_LOGPROBS}."
+    return ""
+
+
+def failed(request_id: str, error: ApiError) -> wire.Refused:
+    """A request that cannot be served here or anywhere."""
+    return wire.Refused(request_id, "failed", type(error).__name__, text_to_wire(str(error)))
 
 
 def refusal(request_id: str, result: Busy | NeverFits | Rejected) -> wire.Refused:
@@ -52,7 +75,12 @@ def refusal(request_id: str, result: Busy | NeverFits | Rejected) -> wire.Refuse
 def step_output(step: int, outcome: StepOutcome) -> wire.StepOutput:
     """One frame for all deltas of a step."""
     deltas = [
-        wire.SeqDelta(delta.request_id, list(delta.token_ids), delta.finish)
+        wire.SeqDelta(
+            delta.request_id,
+            list(delta.token_ids),
+            delta.finish,
+            None if delta.logprobs is None else list(delta.logprobs),
+        )
         for delta in outcome.deltas
     ]
     return wire.StepOutput(step, deltas)

@@ -98,6 +98,8 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
         kv_pool_tokens=spec.kv_pool_tokens,
         chunk=spec.chunk,
         block_tokens=spec.block_tokens,
+        cache_type_k=spec.cache_type_k,
+        cache_type_v=spec.cache_type_v,
     )
     engine = Engine.load(options, progress)
     try:

@@ -65,6 +65,8 @@ class WorkerLoop:
             self._scheduler.cancel(message.request_id)
         elif isinstance(message, wire.Control):
             self._control(message)
+        elif isinstance(message, wire.Vocabulary):
+            self._engine.use_vocabulary(message.tokens, message.control_ids, message.end_ids)
         elif isinstance(message, wire.Shutdown):
             self._is_draining = True
             stop_at_ns = self._options.clock_ns() + int(message.grace_s * 1e9)
@@ -78,6 +80,11 @@ class WorkerLoop:
         prompt = convert.prompt_ids(submit, self._options.vocab_size)
         if isinstance(prompt, wire.Refused):
             return prompt
+        if submit.sampling.grammar is not None:
+            try:
+                self._engine.check_grammar(submit.sampling.grammar)
+            except ApiError as error:
+                return convert.failed(submit.request_id, error)
         result = self._scheduler.submit(submit.request_id, prompt, submit.sampling)
         if not isinstance(result, Admitted):
             return convert.refusal(submit.request_id, result)

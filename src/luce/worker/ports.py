@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from luce.protocol import messages as wire
+from luce.protocol.sampling import GrammarSpec
 from luce.scheduler.plan import StepPlan, StepResult
 
 
@@ -29,6 +30,18 @@ class StepEngine(Protocol):
 
         Raises:
             ApiError: as `PendingStep.result`.
+        """
+
+    def use_vocabulary(
+        self, tokens: Sequence[bytes], control_ids: Sequence[int], end_ids: Sequence[int]
+    ) -> None:
+        """Learn the tokens that grammars are about; see `messages.Vocabulary`."""
+
+    def check_grammar(self, grammar: GrammarSpec) -> None:
+        """Compile a grammar before its sequence is admitted.
+
+        Raises:
+            ApiError: this grammar cannot be followed.
         """
 
 

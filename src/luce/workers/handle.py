@@ -35,6 +35,7 @@ from luce.protocol.paths import path_to_wire, text_to_wire
 from luce.protocol.sampling import SamplingParams
 from luce.workers.open_request import OpenRequest, WorkerRefusal
 from luce.workers.stream import WorkerStream
+from luce.workers.vocabulary_lesson import VocabularyLesson, VocabularySource
 
 __all__ = ["WorkerHandle", "WorkerRefusal", "WorkerState", "WorkerStream"]
 
@@ -63,6 +64,7 @@ class _Connection:
     """What belongs to one process and dies with it."""
 
     frames: FrameConnection
+    lesson: VocabularyLesson
     requests: dict[str, OpenRequest] = field(default_factory=dict)
     controls: dict[int, asyncio.Future[None]] = field(default_factory=dict)
     draining: bool = False
@@ -81,12 +83,15 @@ class WorkerHandle:
         num_processes: processes it has had.
         pid: the current process's id, as it said itself; None before its hello.
         fault: why the worker cannot serve; None while it can.
+        vocabulary: lists the model's tokens for the first grammar of each process; may be set
+            later. None: grammars are refused.
         on_change: called, without arguments, after changes of state or counters, admissions,
             refusals and retirements; once for what arrived together.
     """
 
-    def __init__(self, spec: wire.LoadSpec) -> None:
+    def __init__(self, spec: wire.LoadSpec, vocabulary: VocabularySource | None = None) -> None:
         self.name = spec.name
+        self.vocabulary = vocabulary
         self.state = WorkerState.STARTING
         self.ready: wire.Ready | None = None
         self.progress: wire.LoadProgress | None = None
@@ -126,7 +131,7 @@ class WorkerHandle:
         if self._connection is not None:
             raise RuntimeError(f"{self.name} is connected already")
         frames = FrameConnection(self._on_messages, self._on_closed)
-        self._connection = _Connection(frames)
+        self._connection = _Connection(frames, VocabularyLesson(frames))
         try:
             await frames.open(sock)
         except BaseException:
@@ -162,6 +167,9 @@ class WorkerHandle:
             WorkerLost: the worker died before it answered.
         """
         connection = self._serving()
+        if sampling.grammar is not None:
+            await connection.lesson.give(self.vocabulary)
+            connection = self._serving()
         if request_id in connection.requests:
             raise ValueError(f"request {request_id} is open already")
         try:

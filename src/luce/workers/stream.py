@@ -9,7 +9,8 @@ from luce.errors import LuceError
 from luce.protocol.messages import CancelReason, Retired, SeqDelta
 
 MAX_BUFFERED_TOKENS = 2**16
-"""Token ids that wait for a reader before the request is cancelled as `slow_reader`."""
+"""Token ids that wait for a reader before the request is cancelled as `slow_reader`; those of
+likely tokens reported beside them count too."""
 
 
 class WorkerStream:
@@ -75,12 +76,13 @@ class WorkerStream:
         if self._ended:
             return
         self._buffered_tokens += len(delta.token_ids)
+        self._buffered_tokens += sum(len(entry.top_ids) for entry in delta.logprobs or ())
         self.has_output = self.has_output or bool(delta.token_ids)
         if self._buffered_tokens > MAX_BUFFERED_TOKENS:
             self._finish_slow_reader()
         elif delta.finish == "error":
             # Retired brings the reason; until then the tokens are all there is to say.
-            self._append(SeqDelta(delta.request_id, delta.token_ids))
+            self._append(SeqDelta(delta.request_id, delta.token_ids, logprobs=delta.logprobs))
         else:
             self._append(delta)
             self._ended = delta.finish is not None

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from luce.errors import DeviceOutOfMemory, InternalError, PlacementError
+from luce.errors import DeviceOutOfMemory, InternalError, InvalidGrammar, PlacementError
 from luce.kv.manager import KVManager
 from luce.protocol import messages as wire
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import GrammarSpec, SamplingParams
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
@@ -51,9 +51,17 @@ class ScriptedEngine:
         self.broken_row: int | None = None
         self.most_under_way = 0
         self.on_step: Callable[[StepPlan], None] = lambda plan: None
+        self.vocabulary: tuple = ()
 
     def token(self, output_index: int) -> int:
         return STOP if output_index == self.stop_at else 100 + output_index
+
+    def use_vocabulary(self, *vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def check_grammar(self, grammar: GrammarSpec) -> None:
+        if "bad" in grammar.lark:
+            raise InvalidGrammar("that grammar is bad")
 
     def step(self, plan: StepPlan) -> ScriptedStep:
         self.started.append(plan)
@@ -491,3 +499,31 @@ def test_preemption_shows_in_no_stream():
     for request_id in ("r1", "r2"):
         assert bench.post.tokens(request_id) == list(range(100, 180))
         assert bench.post.retired()[request_id].finish == "length"
+
+
+# --- grammars --------------------------------------------------------------------------
+
+
+def test_the_engine_learns_the_vocabulary(bench: Bench):
+    bench.post.inbox.append(wire.Vocabulary([b"a", b"b"], [1], [0]))
+    bench.submit("r1")
+    bench.run()
+    assert bench.engine.vocabulary == ([b"a", b"b"], [1], [0])
+    assert bench.post.tokens("r1") == [100, 101, 102]
+
+
+def test_a_grammar_that_does_not_compile_is_refused(bench: Bench):
+    bench.submit("bad", grammar=GrammarSpec("bad"))
+    bench.submit("good", grammar=GrammarSpec("good"))
+    bench.run()
+    refused = wire.Refused("bad", "failed", "InvalidGrammar", "that grammar is bad")
+    assert bench.post.of(wire.Refused) == [refused]
+    assert bench.post.tokens("good") == [100, 101, 102]
+
+
+def test_no_step_runs_ahead_of_a_grammar():
+    bench = Bench(depth=1)
+    bench.submit("r1", grammar=GrammarSpec("good"))
+    bench.run()
+    assert bench.engine.most_under_way == 1
+    assert bench.post.tokens("r1") == [100, 101, 102]

@@ -6,6 +6,7 @@ import pytest
 
 from luce.errors import DeviceOutOfMemory, WorkerLost
 from luce.protocol.messages import Retired, SeqDelta, Usage, WorkerTimings
+from luce.protocol.sampling import TokenLogprobs
 from luce.workers import stream as stream_module
 from luce.workers.stream import WorkerStream
 
@@ -94,6 +95,21 @@ async def test_the_buffer_is_bounded_and_its_end_is_a_cancel(stream, cancels, mo
     batch = await stream.next()
     assert [delta.token_ids for delta in batch] == [[0], [1], [2], [3], []]
     assert batch[-1].finish == "cancelled"
+
+
+async def test_log_probabilities_come_along_and_take_room(stream, cancels, monkeypatch):
+    monkeypatch.setattr(stream_module, "MAX_BUFFERED_TOKENS", 6)
+    entry = TokenLogprobs(-0.5, (1, 2), (-0.5, -1.0))
+    stream.push(SeqDelta("r", [1], None, [entry]))
+    stream.push(SeqDelta("r", [2], "error", [entry]))
+    assert cancels == []
+    assert await stream.next() == [
+        SeqDelta("r", [1], None, [entry]),
+        SeqDelta("r", [2], None, [entry]),
+    ]
+    for token in (1, 2, 3):
+        stream.push(SeqDelta("r", [token], None, [entry]))
+    assert cancels == ["slow_reader"]
 
 
 async def test_reading_makes_room_again(stream, cancels, monkeypatch):

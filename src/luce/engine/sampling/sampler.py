@@ -1,6 +1,6 @@
 """From logits to token ids: each row by its own parameters, whatever stands beside it.
 
-The chain is that of `SamplingParams`: penalties, bias, then greedy or draw.
+The chain is that of `SamplingParams`: penalties, bias, masks, then greedy or draw.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 
 from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
 from luce.engine.sampling.draw import DrawParams, draw
+from luce.engine.sampling.masks import TokenMasks, apply_masks
 from luce.engine.sampling.penalties import PenaltyStrengths, TokenWindows, apply_penalties
 from luce.engine.sampling.rng import uniform
 from luce.protocol.sampling import SamplingParams
@@ -72,7 +73,11 @@ class Sampler:
         )
 
     def sample(
-        self, logits: torch.Tensor, rows: Sequence[int], output_indices: Sequence[int]
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[int],
+        output_indices: Sequence[int],
+        masks: TokenMasks | None = None,
     ) -> torch.Tensor:
         """Choose one token a row and remember it where penalties need it.
 
@@ -80,6 +85,7 @@ class Sampler:
             logits: f32 [B, V]; overwritten.
             rows: row of each line; all started, no two the same.
             output_indices: index in the row's output of the token chosen now.
+            masks: tokens to choose from, of the lines that may not choose any.
 
         Returns:
             i64 [B]; -1 where the logits are not numbers.
@@ -90,6 +96,8 @@ class Sampler:
         for line, occupant in enumerate(occupants):
             if occupant.bias_ids is not None and occupant.bias_values is not None:
                 logits[line].index_add_(0, occupant.bias_ids, occupant.bias_values)
+        if masks is not None:
+            apply_masks(logits, masks)
         ids = self._choose(logits, occupants, output_indices)
         if penalised:
             self._windows.append([rows[line] for line in penalised], ids[penalised].clamp_min(0))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from luce.engine.sampling.masks import TokenMasks, set_bits
 from luce.engine.sampling.sampler import Sampler
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart
@@ -191,3 +193,55 @@ def test_a_temperature_too_small_to_divide_by_is_greedy_ties_included() -> None:
     flat[:, [4, 7]] = 1.0
     for index in range(8):
         assert target.sample(flat.clone(), [0, 1, 2], [index] * 3).tolist() == [4, 4, 4]
+
+
+def masks_of(*allowed: tuple[int, set[int]]) -> TokenMasks:
+    words = np.zeros((len(allowed), 1), dtype=np.int32)
+    for mask, (_, ids) in zip(words, allowed, strict=True):
+        set_bits(mask, ids, allowed=True)
+    return TokenMasks(tuple(line for line, _ in allowed), words)
+
+
+def test_masks_come_after_bias_and_leave_other_lines_alone() -> None:
+    target = sampler()
+    start(target, 0, logit_bias={9: 100.0})
+    start(target, 1)
+    start(target, 2)
+    masks = masks_of((0, {3, 4}), (2, {0}))
+    assert target.sample(logits(3, 3, 3), [0, 1, 2], [0] * 3, masks).tolist() == [3, 3, 0]
+
+
+def test_masked_draws_stay_inside_the_mask_and_cover_it() -> None:
+    target = sampler()
+    start(target, 0, temperature=50.0, top_k=VOCAB - 1, seed=3)
+    found = {
+        int(target.sample(logits(3), [0], [index], masks_of((0, {1, 7, 8}))).item())
+        for index in range(60)
+    }
+    assert found == {1, 7, 8}
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2, "top_p": 0.1}]
+)
+def test_a_mask_of_one_token_chooses_it(params: dict[str, Any]) -> None:
+    target = sampler()
+    start(target, 0, logit_bias={6: -1e9}, min_p=0.9, **params)
+    assert target.sample(logits(3), [0], [0], masks_of((0, {6}))).tolist() == [6]
+
+
+def test_penalties_see_what_a_mask_chose() -> None:
+    target = sampler()
+    start(target, 0, history=(0,), presence_penalty=1.0)
+    assert target.sample(logits(3), [0], [0], masks_of((0, {4}))).tolist() == [4]
+    masks = masks_of((0, {4, 5}))
+    # 3.5 - 1 < 3.0: the token that the mask chose is penalised like any other.
+    assert target.sample(logits(3), [0], [1], masks).tolist() == [5]
+
+
+def test_a_masked_row_that_is_not_a_number_still_fails() -> None:
+    target = sampler()
+    start(target, 0)
+    assert (
+        target.sample(torch.full((1, VOCAB), math.nan), [0], [0], masks_of((0, {2}))).item() == -1
+    )

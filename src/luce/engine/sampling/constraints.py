@@ -1,0 +1,237 @@
+"""What may bind a row beyond its parameters' chain: grammars, least lengths, forced tokens.
+
+All three become masks of tokens, the one thing a sampler needs to know. They live on the host: a
+matcher needs every token of its row, so the scheduler plans no step over a token of such a row
+that the host has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from luce.engine.sampling.masks import TokenMasks, Words, has_any, mask_words, set_bits
+from luce.errors import InternalError
+from luce.protocol.sampling import GrammarSpec
+from luce.scheduler.plan import (
+    GRAMMAR_ENDED_TOKEN,
+    GRAMMAR_FAILED_TOKEN,
+    RowStart,
+    ScheduledSequence,
+)
+
+if TYPE_CHECKING:
+    from luce.engine.sampling.grammar import GrammarCompiler, Matcher
+
+
+@dataclass(frozen=True, slots=True)
+class _Occupant:
+    """What binds a row's sequence for as long as it lives."""
+
+    matcher: Matcher | None
+    stop_ids: tuple[int, ...]
+    min_tokens: int
+
+    def accepts(self, token_id: int) -> bool:
+        """Let the matcher go on by a token; a stop token is the end of all that it matches."""
+        if self.matcher is None or token_id in self.stop_ids:
+            return True
+        return self.matcher.consume([token_id])
+
+
+_FREE = _Occupant(None, (), 0)
+
+
+@dataclass(slots=True)
+class _Line:
+    """One bound row in one step.
+
+    Attributes:
+        number: of its line among the step's logits.
+        verdict: what stands in place of its token; None: the token itself.
+    """
+
+    number: int
+    occupant: _Occupant
+    output_index: int
+    forced_token: int | None
+    verdict: int | None = None
+
+
+class RowConstraints:
+    """The rows' grammars and least lengths. Belongs to the engine's thread.
+
+    Args:
+        max_rows: rows.
+        vocab_size: V.
+    """
+
+    def __init__(self, max_rows: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._occupants = [_FREE] * max_rows
+        self._compiler: GrammarCompiler | None = None
+        # One thread hands the masks to the compiler's own while the model runs.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+
+    def use_vocabulary(
+        self, tokens: Sequence[bytes], control_ids: Sequence[int], end_ids: Sequence[int]
+    ) -> None:
+        """Learn the tokens; until then no grammar can be followed."""
+        # The engine also runs where llguidance is not installed, without grammars.
+        from luce.engine.sampling.grammar import GrammarCompiler
+
+        size = self._vocab_size
+        known = [*tokens[:size]]
+        known += [b""] * (size - len(known))
+        inside = [[i for i in ids if 0 <= i < size] for ids in (control_ids, end_ids)]
+        self._compiler = GrammarCompiler(known, *inside)
+
+    def check(self, grammar: GrammarSpec) -> None:
+        """Compile a grammar, so that its row finds it compiled.
+
+        Raises:
+            InvalidGrammar: it cannot be followed.
+            InternalError: no vocabulary has come.
+        """
+        self._matcher(grammar)
+
+    def start(self, starts: Sequence[RowStart]) -> None:
+        """New occupants replace the former ones, of whom nothing stays.
+
+        Raises:
+            InvalidGrammar: as `check`.
+            InternalError: as `check`.
+        """
+        for start in starts:
+            params, matcher = start.sampling, None
+            if params.grammar is not None:
+                matcher = self._matcher(params.grammar)
+                matcher.consume(start.history[start.num_prompt_tokens :])
+            self._occupants[start.row] = _Occupant(
+                matcher, params.stop_token_ids, params.min_tokens
+            )
+
+    def begin(self, items: Sequence[ScheduledSequence]) -> StepConstraints | None:
+        """Start on the masks of a step's sampled items; None: nothing binds them."""
+        lines = [
+            _Line(number, occupant, item.output_index, item.forced_token)
+            for number, item in enumerate(items)
+            if _binds(occupant := self._occupants[item.row], item)
+        ]
+        if not lines:
+            return None
+        matchers = [line.occupant.matcher for line in lines if line.occupant.matcher is not None]
+        filled: Future[Words] | None = None
+        if matchers:
+            filled = self._thread.submit(self._fill, matchers)
+        end_ids = self._compiler.end_ids if self._compiler is not None else ()
+        return StepConstraints(lines, filled, end_ids, self._vocab_size)
+
+    def close(self) -> None:
+        """End the thread; the constraints cannot be used any more."""
+        self._thread.shutdown()
+
+    def _matcher(self, grammar: GrammarSpec) -> Matcher:
+        if self._compiler is None:
+            raise InternalError("a grammar came before the vocabulary it speaks of")
+        return self._compiler.matcher(grammar)
+
+    def _fill(self, matchers: list[Matcher]) -> Words:
+        assert self._compiler is not None, "matchers come from the compiler"
+        words = np.empty((len(matchers), self._compiler.mask_words), dtype=np.int32)
+        self._compiler.fill(matchers, words)
+        return words
+
+
+def _binds(occupant: _Occupant, item: ScheduledSequence) -> bool:
+    is_short = item.output_index < occupant.min_tokens and bool(occupant.stop_ids)
+    return occupant.matcher is not None or is_short or item.forced_token is not None
+
+
+class StepConstraints:
+    """What binds one step: the masks before it samples, the matchers' progress after it.
+
+    Args:
+        lines: the bound rows.
+        filled: masks of the matchers among them, in their order.
+        end_ids: tokens by which the matchers say "complete".
+        vocab_size: V.
+    """
+
+    def __init__(
+        self,
+        lines: list[_Line],
+        filled: Future[Words] | None,
+        end_ids: tuple[int, ...],
+        vocab_size: int,
+    ) -> None:
+        self._lines = lines
+        self._filled = filled
+        self._end_ids = end_ids
+        self._vocab_size = vocab_size
+
+    def masks(self) -> TokenMasks:
+        """The masks, once; waits for them."""
+        words = np.full((len(self._lines), mask_words(self._vocab_size)), -1, dtype=np.int32)
+        filled = iter(self._filled.result()) if self._filled is not None else iter(())
+        for line, mask in zip(self._lines, words, strict=True):
+            if line.occupant.matcher is not None:
+                self._follow(line, line.occupant.matcher, next(filled), mask)
+            if line.verdict is None:
+                _bar_stops(line, mask)
+                _force(line, mask)
+        return TokenMasks(tuple(line.number for line in self._lines), words)
+
+    def settle(self, token_ids: Sequence[int]) -> list[int]:
+        """Let the matchers go on by what was chosen.
+
+        Args:
+            token_ids: of all sampled items; negative for one that failed.
+
+        Returns:
+            The same, with a verdict in place of the tokens of rows that cannot go on.
+        """
+        settled = list(token_ids)
+        for line in self._lines:
+            token_id, occupant = settled[line.number], line.occupant
+            if token_id < 0:
+                continue
+            if line.verdict is not None:
+                settled[line.number] = line.verdict
+            elif not occupant.accepts(token_id):
+                settled[line.number] = GRAMMAR_FAILED_TOKEN
+        return settled
+
+    def _follow(self, line: _Line, matcher: Matcher, allowed: Words, mask: Words) -> None:
+        """Turn what a matcher allows into a mask, or into a verdict."""
+        if matcher.is_broken:
+            line.verdict = GRAMMAR_FAILED_TOKEN
+            return
+        is_complete = has_any(allowed, self._end_ids)
+        set_bits(allowed, self._end_ids, allowed=False)
+        if is_complete:
+            set_bits(allowed, line.occupant.stop_ids, allowed=True)
+        if allowed.any():
+            mask[:] = allowed[: len(mask)]
+        elif line.forced_token is None:
+            line.verdict = GRAMMAR_ENDED_TOKEN
+
+
+def _bar_stops(line: _Line, mask: Words) -> None:
+    """Bar the stop tokens of a line that is too short, unless a grammar wants it to end."""
+    if line.output_index >= line.occupant.min_tokens:
+        return
+    barred = mask.copy()
+    set_bits(barred, line.occupant.stop_ids, allowed=False)
+    if barred.any():
+        mask[:] = barred
+
+
+def _force(line: _Line, mask: Words) -> None:
+    if line.forced_token is not None:
+        mask[:] = 0
+        set_bits(mask, (line.forced_token,), allowed=True)
