@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from luce.text.channels import Channel, ChannelSpec, ChannelSplitter, TextPiece
 from luce.text.events import GenEvent, ReasoningDelta, TextDelta, ToolCallDelta
+from luce.text.logprob_trail import LogprobTrail
 from luce.text.stop import StopMatcher
 from luce.text.tools.parser import CallComplete, Piece, ToolParser
 
@@ -24,11 +25,15 @@ class AnswerForm:
         channels: the model's tags of reasoning; None: nothing is reasoning.
         in_reasoning: the prompt ends in an open tag.
         tools: fresh, for this answer; None: nothing is a call.
+        reports_logprobs: the tokens of its content are reported, each with its probability.
+        reasons_once: see `ChannelSplitter`.
     """
 
     channels: ChannelSpec | None = None
     in_reasoning: bool = False
     tools: ToolParser | None = None
+    reports_logprobs: bool = False
+    reasons_once: bool = False
 
 
 class Answer:
@@ -37,17 +42,25 @@ class Answer:
     Args:
         stops: stop strings, none of them empty.
         form: what there is besides text.
+        trail: follows the answer's tokens; None: no log probabilities are wanted.
 
     Attributes:
         has_calls: there are complete calls.
     """
 
-    def __init__(self, stops: Sequence[str], form: AnswerForm) -> None:
+    def __init__(
+        self, stops: Sequence[str], form: AnswerForm, trail: LogprobTrail | None = None
+    ) -> None:
         self._tools = form.tools
+        self._trail = trail
+        self._num_fed = 0
         self._splitter: ChannelSplitter | None = None
         if form.channels is not None:
             self._splitter = ChannelSplitter(
-                form.channels, in_reasoning=form.in_reasoning, is_verbatim=self._is_in_call
+                form.channels,
+                in_reasoning=form.in_reasoning,
+                is_verbatim=self._is_in_call,
+                reasons_once=form.reasons_once,
             )
         self.has_calls = False
         self._stops = {"content": StopMatcher(stops), "reasoning": StopMatcher(stops)}
@@ -71,9 +84,10 @@ class Answer:
 
     def feed(self, text: str) -> None:
         """Take more text."""
+        self._num_fed += len(text)
         if self._splitter is None:
             if text:
-                self._take(TextPiece("content", text))
+                self._take(TextPiece("content", text, self._num_fed))
             return
         for piece in self._splitter.feed(text):
             self._take(piece)
@@ -100,8 +114,11 @@ class Answer:
         return self._tools is not None and self._tools.in_call
 
     def _take(self, piece: TextPiece) -> None:
-        if not self.is_over:
-            self._show((piece,) if self._tools is None else self._tools.feed(piece))
+        if self.is_over:
+            return
+        if self._trail is not None:
+            self._trail.enter_parser(piece)
+        self._show((piece,) if self._tools is None else self._tools.feed(piece))
 
     def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
@@ -111,6 +128,8 @@ class Answer:
                 if piece.channel != self._channel:
                     self._release()
                     self._channel = piece.channel
+                if self._trail is not None:
+                    self._trail.leave_parser(piece)
                 self._add_text(self._stops[piece.channel].feed(piece.text))
             elif isinstance(piece, CallComplete):
                 self.has_calls = True
@@ -121,17 +140,27 @@ class Answer:
     def _release(self) -> None:
         """What was held for a stop string of this channel is none: something else follows."""
         self._add_text(self._stops[self._channel].flush())
+        if self._trail is not None:
+            self._add_content(self._trail.settle())
 
     def _add_text(self, text: str) -> None:
-        if text:
+        if self._channel == "content" and self._trail is not None:
+            self._add_content(self._trail.show(text))
+            if self.stop_string is not None:
+                self._add_content(self._trail.cut())
+        elif text:
             kind = ReasoningDelta if self._channel == "reasoning" else TextDelta
             self._add(kind(text))
+
+    def _add_content(self, delta: TextDelta | None) -> None:
+        if delta is not None:
+            self._add(delta)
 
     def _add(self, event: GenEvent) -> None:
         last = self._events[-1] if self._events else None
         joined: GenEvent | None = None
         if isinstance(event, TextDelta) and isinstance(last, TextDelta):
-            joined = TextDelta(last.text + event.text)
+            joined = TextDelta(last.text + event.text, last.logprobs + event.logprobs)
         elif isinstance(event, ReasoningDelta) and isinstance(last, ReasoningDelta):
             joined = ReasoningDelta(last.text + event.text)
         elif isinstance(event, ToolCallDelta) and isinstance(last, ToolCallDelta):

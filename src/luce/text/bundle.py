@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from luce.errors import InvalidRequest, ModelFileError, TemplateError
 from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.opening import read_text_metadata
-from luce.loaders.template_file import read_template_file
+from luce.protocol.sampling import GrammarSpec, ReasoningBudget
 from luce.text import gguf_vocab, tokenizer_json
 from luce.text.answer import AnswerForm
 from luce.text.call import GenerationCall, NamedTool, RawPrompt, ToolSpec
 from luce.text.channels import ChannelSpec, ends_in_reasoning, find_channels
 from luce.text.detokenizer import Detokenizer
+from luce.text.forced_close import ForcedClose
+from luce.text.grammar_compiler import GrammarCompiler
 from luce.text.markup_guard import MarkupGuard, count_characters
+from luce.text.output_grammar import OutputGrammar, reasoning_place
 from luce.text.pipeline import OutputPipeline
 from luce.text.reasoning import template_variables
-from luce.text.template import CHATML_TEMPLATE, ChatTemplate
+from luce.text.template import ChatTemplate
 from luce.text.template_messages import message_dicts, tool_dicts
+from luce.text.template_source import template_source
 from luce.text.template_traits import TemplateTraits
+from luce.text.thinking import Thinking, ThinkingOptions
 from luce.text.tokenizer import Tokenizer
 from luce.text.tool_prompt import with_tools_section
 from luce.text.tools.declared import DeclaredTools
 from luce.text.tools.hermes import HERMES
-from luce.text.tools.parser import ToolParser
+from luce.text.tools.parser import CallPlaces, ToolParser
 from luce.text.tools.registry import active_syntaxes, find_syntax
 from luce.text.tools.syntax import ToolSyntax
+from luce.text.vocabulary import TokenVocabulary, token_vocabulary
 
-_log = logging.getLogger(__name__)
+_NOTHING_SAID = ThinkingOptions()
 
 END_MARKERS = (
     "<|im_end|>",
@@ -60,6 +66,10 @@ class PreparedPrompt:
         in_reasoning: the prompt ends inside reasoning.
         tools: the tools whose calls are taken.
         is_single_call: the generation ends with its first call.
+        grammar: what the whole output must look like; None: anything may come.
+        calls_first: where there is a grammar: calls come before any content.
+        close: how its reasoning is closed when its budget is used up; None: it has no budget.
+        reports_logprobs: the tokens of the content are reported.
     """
 
     prompt_bytes: bytes
@@ -69,6 +79,10 @@ class PreparedPrompt:
     in_reasoning: bool = False
     tools: tuple[ToolSpec, ...] = ()
     is_single_call: bool = False
+    grammar: GrammarSpec | None = None
+    calls_first: bool = False
+    close: ForcedClose | None = None
+    reports_logprobs: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -97,6 +111,8 @@ class TextBundle:
         traits: what the template knows of tools and reasoning.
         channels: the model's tags of reasoning, or None.
         tool_syntax: how the model writes calls; others are understood as well.
+        output_grammar: writes the grammars of what requests force.
+        thinking: budgets of its reasoning, and its card.
     """
 
     name: str
@@ -112,44 +128,63 @@ class TextBundle:
     traits: TemplateTraits
     channels: ChannelSpec | None
     tool_syntax: ToolSyntax
+    output_grammar: OutputGrammar
+    thinking: Thinking
 
     @classmethod
-    def load(cls, path: Path, chat_template_file: Path | None = None) -> TextBundle:
+    def load(
+        cls,
+        path: Path,
+        chat_template_file: Path | None = None,
+        thinking: ThinkingOptions = _NOTHING_SAID,
+    ) -> TextBundle:
         """Read a model's text side; the raw vocabulary is dropped afterwards.
 
         Args:
             path: GGUF file or Hugging Face folder.
             chat_template_file: Jinja template to use instead of the model's own.
+            thinking: what the operator says about it.
 
         Raises:
             ModelFileError: a file is missing or damaged, the vocabulary is of a kind not served,
                 the template has a syntax error, or there is none.
+            UsageError: what the operator says does not go together with the model's card.
         """
-        return cls.from_metadata(read_text_metadata(path), path, chat_template_file)
+        return cls.from_metadata(read_text_metadata(path), path, chat_template_file, thinking)
 
     @classmethod
     def from_metadata(
-        cls, meta: TextMetadata, path: Path, chat_template_file: Path | None = None
+        cls,
+        meta: TextMetadata,
+        path: Path,
+        chat_template_file: Path | None = None,
+        options: ThinkingOptions = _NOTHING_SAID,
     ) -> TextBundle:
         """As `load`, from metadata already read; `path` is for error messages."""
         tokenizer = _build_tokenizer(meta, path)
-        source, origin = _template_source(meta, tokenizer, path, chat_template_file)
+        source, origin = template_source(meta, tokenizer, path, chat_template_file)
         template = ChatTemplate(source, meta.bos_token, meta.eos_token, origin=origin)
-        traits = TemplateTraits.of(source)
+        traits, channels = TemplateTraits.of(source), find_channels(source)
+        thinking = Thinking.of(meta.name, meta.architecture, channels, tokenizer, options)
+        stop_ids = _stop_token_ids(meta, tokenizer)
+        compiler = GrammarCompiler(partial(token_vocabulary, tokenizer, stop_ids, meta.vocab_size))
+        syntax = _tool_syntax(traits, source, meta.architecture)
         return cls(
             name=meta.name,
             architecture=meta.architecture,
             tokenizer=tokenizer,
             template=template,
-            stop_token_ids=_stop_token_ids(meta, tokenizer),
-            generation_defaults=dict(meta.generation_defaults),
+            stop_token_ids=stop_ids,
+            generation_defaults=thinking.with_recommended(meta.generation_defaults),
             context_length=meta.context_length,
             vocab_size=meta.vocab_size,
             add_bos_id=_add_bos_id(meta, tokenizer),
             guard=MarkupGuard(tokenizer.control_texts),
             traits=traits,
-            channels=find_channels(source),
-            tool_syntax=_tool_syntax(traits, source, meta.architecture),
+            channels=channels,
+            tool_syntax=syntax,
+            output_grammar=OutputGrammar(tokenizer, syntax, compiler),
+            thinking=thinking,
         )
 
     def prepare(self, call: GenerationCall, limit: int | None = None) -> PreparedPrompt:
@@ -166,6 +201,7 @@ class TextBundle:
             TemplateError: the template refuses the messages, or renders nothing.
             InvalidRequest: the messages are not valid Unicode or nested too deeply, the tool
                 choice names no tool, or a raw prompt is empty or has unknown tokens.
+            InvalidGrammar: output cannot be held to what the request forces.
         """
         if call.raw_prompts:
             return self._prepare_raw(call, call.raw_prompts[0], limit)
@@ -177,18 +213,33 @@ class TextBundle:
         if not ids:
             raise TemplateError("The chat template renders these messages to an empty prompt")
         channels = self.channels if call.reasoning is not None else None
+        in_reasoning = channels is not None and ends_in_reasoning(channels, rendered)
+        tools = _callable_tools(call)
+        place = None if channels is None else reasoning_place(channels, call.reasoning, rendered)
         return PreparedPrompt(
             prompt_bytes=_int32_bytes(ids),
             stop=call.stop,
             stop_token_ids=self._stop_ids(call),
             splits_reasoning=channels is not None,
-            in_reasoning=channels is not None and ends_in_reasoning(channels, rendered),
-            tools=_callable_tools(call),
+            in_reasoning=in_reasoning,
+            tools=tools,
             is_single_call=not call.parallel_tool_calls,
+            grammar=self.output_grammar.of(call, tools, place),
+            calls_first=call.answer_format is not None,
+            close=self.thinking.close_for(call.reasoning, in_reasoning),
+            reports_logprobs=call.sampling.logprobs is not None,
         )
 
+    def vocabulary(self) -> TokenVocabulary:
+        """The tokens as grammars see them; takes up to half a second."""
+        return token_vocabulary(self.tokenizer, self.stop_token_ids, self.vocab_size)
+
     def pipeline(
-        self, prepared: PreparedPrompt, prompt_tokens: int, cached_tokens: int = 0
+        self,
+        prepared: PreparedPrompt,
+        prompt_tokens: int,
+        cached_tokens: int = 0,
+        budget: ReasoningBudget | None = None,
     ) -> OutputPipeline:
         """The way of one generation's tokens to events.
 
@@ -196,21 +247,30 @@ class TextBundle:
             prepared: the request.
             prompt_tokens: as reported in usage.
             cached_tokens: how many of them the worker's prefix cache held.
+            budget: when the worker closes its reasoning.
         """
         channels = self.channels if prepared.splits_reasoning else None
-        syntaxes = active_syntaxes(self.tool_syntax) if prepared.tools else ()
-        tools = None
+        is_forced = prepared.grammar is not None
+        tools, texts = None, set(() if channels is None else channels.tags)
         if prepared.tools:
-            declared = DeclaredTools(prepared.tools)
-            tools = ToolParser(syntaxes, declared, is_single=prepared.is_single_call)
-        texts = set(() if channels is None else channels.tags)
-        texts.update(*(syntax.texts for syntax in syntaxes))
+            own = self.tool_syntax
+            syntaxes = (own,) if is_forced else active_syntaxes(own)
+            texts.update(*(syntax.texts for syntax in syntaxes))
+            tools = ToolParser(
+                syntaxes,
+                DeclaredTools(prepared.tools),
+                is_single=prepared.is_single_call,
+                places=CallPlaces.forced(own, prepared.calls_first) if is_forced else CallPlaces(),
+            )
         return OutputPipeline(
             Detokenizer(self.tokenizer, self.stop_token_ids, self._control_ids(texts)),
             prepared.stop,
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
-            form=AnswerForm(channels, prepared.in_reasoning, tools),
+            form=AnswerForm(
+                channels, prepared.in_reasoning, tools, prepared.reports_logprobs, is_forced
+            ),
+            budget=budget,
         )
 
     def _prepare_raw(
@@ -232,7 +292,13 @@ class TextBundle:
                 )
         if not ids:
             raise InvalidRequest("prompt must not be empty.", param="prompt")
-        return PreparedPrompt(_int32_bytes(ids), call.stop, self._stop_ids(call))
+        return PreparedPrompt(
+            _int32_bytes(ids),
+            call.stop,
+            self._stop_ids(call),
+            grammar=self.output_grammar.of(call),
+            reports_logprobs=call.sampling.logprobs is not None,
+        )
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         if self.add_bos_id is None or ids[:1] == [self.add_bos_id]:
@@ -314,33 +380,6 @@ def _build_tokenizer(meta: TextMetadata, path: Path) -> Tokenizer:
         return gguf_vocab.build_tokenizer(meta.gguf_vocab)
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from error
-
-
-def _template_source(
-    meta: TextMetadata, tokenizer: Tokenizer, path: Path, chat_template_file: Path | None
-) -> tuple[str, str]:
-    """The template to use, and where it is from, for messages."""
-    source, origin = meta.chat_template, f"{path}: chat template"
-    given = None if chat_template_file is None else _read_template(chat_template_file)
-    if given is not None:
-        source, origin = given, str(chat_template_file)
-    elif source is None and tokenizer.control_id("<|im_start|>") is not None:
-        source = CHATML_TEMPLATE
-    if source is None:
-        raise ModelFileError(
-            f"{path}: the model has no chat template; give one with --chat-template-file"
-        )
-    return source, origin
-
-
-def _read_template(path: Path) -> str | None:
-    source = read_template_file(path, may_be_empty=True)
-    if not source.strip():
-        _log.warning(
-            "chat template file is empty, using the model's own", extra={"path": str(path)}
-        )
-        return None
-    return source
 
 
 def _stop_token_ids(meta: TextMetadata, tokenizer: Tokenizer) -> tuple[int, ...]:

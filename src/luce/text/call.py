@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,12 +77,14 @@ class ToolSpec:
     Attributes:
         parameters: JSON schema of the arguments, an object's.
         is_strict: arguments are held to the schema while they are sampled.
+        is_deferred: a message tells of it; it is left out where the prompt lists tools.
     """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     is_strict: bool = False
+    is_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,10 @@ class GenerationCall:
         n: answers wanted to each prompt.
         answer_format: what the content must look like, reasoning left out; None: anything.
             Beside tools it binds an answer that is no call.
+        client_names: JSON paths of ours that have another name in the client's request, and that
+            name: `answer_format`, `tools[0].parameters`. Errors name ours in `param`, with what
+            is wrong below it (`answer_format.properties.a.pattern`); the dialect puts the
+            client's name in its place.
     """
 
     model: str | None
@@ -139,6 +146,7 @@ class GenerationCall:
     raw_prompts: tuple[RawPrompt, ...] = ()
     n: int = 1
     answer_format: AnswerFormat | None = None
+    client_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_choices(self) -> int:

@@ -7,8 +7,8 @@ it at the end of a reasoning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 from luce.text.markers import MarkerScanner, marker_set, slices
@@ -18,10 +18,16 @@ Channel = Literal["reasoning", "content"]
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Some text and where it belongs; never empty."""
+    """Some text and where it belongs; never empty.
+
+    Attributes:
+        end: offset behind its last character in all that was fed to who gave it, where it stands
+            in one piece.
+    """
 
     channel: Channel
     text: str
+    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,37 +93,50 @@ class ChannelSplitter:
         is_verbatim: asked before text is judged, about all text given out so far: whether what
             follows is inside a tool call. There, white space is kept, and in content tags are
             text.
+        reasons_once: reasoning comes first or not at all: behind it, and behind any content,
+            tags are text.
     """
 
     def __init__(
-        self, spec: ChannelSpec, *, in_reasoning: bool, is_verbatim: Callable[[], bool]
+        self,
+        spec: ChannelSpec,
+        *,
+        in_reasoning: bool,
+        is_verbatim: Callable[[], bool],
+        reasons_once: bool = False,
     ) -> None:
         self._spec = spec
+        self._reasons_once = reasons_once
+        self._is_answering = False
         self._is_verbatim = is_verbatim
         self._scanner = MarkerScanner(marker_set(frozenset(spec.tags)))
         self.in_reasoning = in_reasoning
         self._is_first = in_reasoning  # nothing but white space since the last tag
         self._is_blank_line = True
-        self._space: list[str] = []
+        self._space: list[TextPiece] = []
+        self._end = 0  # of what the scanner gave
 
     def feed(self, text: str) -> Iterator[TextPiece]:
         """Take more text. Each piece must be worked off before the next is asked for."""
         for rest in slices(text):
             while rest:
                 before, tag, rest = self._scanner.feed(rest)
+                self._end += len(before)
                 yield from self._give(before)
+                self._end += len(tag)
                 if tag:
                     yield from self._take_tag(tag)
 
     def flush(self) -> Iterator[TextPiece]:
         """The text has ended: what was held back."""
         held = self._scanner.flush()
+        self._end += len(held)
         if held in self._spec.tags:
             yield from self._take_tag(held)
         else:
             yield from self._give(held)
         if self._space and self._is_verbatim():
-            yield TextPiece(self._channel, self._take_space())
+            yield from self._take_space()
 
     @property
     def _channel(self) -> Channel:
@@ -130,7 +149,7 @@ class ChannelSplitter:
                 self._enter(reasoning=False)
             elif not self._is_first:
                 yield from self._give(tag)
-        elif self._is_verbatim():
+        elif self._is_verbatim() or (self._reasons_once and self._is_answering):
             yield from self._give(tag)
         elif not is_close:
             if self._spec.is_inline or self._is_blank_line:
@@ -140,39 +159,51 @@ class ChannelSplitter:
 
     def _enter(self, *, reasoning: bool) -> None:
         self.in_reasoning = reasoning
+        self._is_answering = not reasoning
         self._is_first = True
         self._is_blank_line = True
         self._space.clear()
 
     def _give(self, text: str) -> Iterator[TextPiece]:
+        """Give out text that ends where the scanner is."""
         if not text:
             return
-        if self._is_verbatim():
-            yield TextPiece(self._channel, self._take_space() + text)
-            return
-        if self._is_first and text.isspace():
-            self._space.append(text)
-            return
         self._note_line(text)
-        if self.in_reasoning or self._is_first:
-            shown = text.rstrip() if self.in_reasoning else text
-            space = self._take_space() if shown else ""
-            if shown != text:
-                self._space.append(text[len(shown) :])
-            text = self._without_first_lines(space + shown)
-        if text:
-            yield TextPiece(self._channel, text)
+        self._is_answering |= not (self.in_reasoning or text.isspace())
+        if not (self.in_reasoning or self._is_first):
+            yield TextPiece(self._channel, text, self._end)
+            return
+        shown = text.rstrip()
+        space = text[len(shown) :]
+        if shown:
+            yield from self._give_part(TextPiece(self._channel, shown, self._end - len(space)))
+        if space:  # By now it may be inside a call, or no longer.
+            yield from self._give_part(TextPiece(self._channel, space, self._end))
 
-    def _without_first_lines(self, text: str) -> str:
-        """`text` without line ends at the beginning of its channel."""
-        if text and self._is_first:
-            self._is_first = False
-            return text.lstrip("\r\n")
-        return text
+    def _give_part(self, piece: TextPiece) -> Iterator[TextPiece]:
+        if self._is_verbatim():
+            yield from self._take_space()
+            yield piece
+        elif not (self.in_reasoning or self._is_first):
+            yield piece
+        elif piece.text.isspace():
+            self._space.append(piece)
+        else:
+            yield from self._without_first_lines([*self._take_space(), piece])
 
-    def _take_space(self) -> str:
-        space = "".join(self._space)
-        self._space.clear()
+    def _without_first_lines(self, pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
+        """The pieces without line ends at the beginning of their channel."""
+        for piece in pieces:
+            if not self._is_first:
+                yield piece
+                continue
+            text = piece.text.lstrip("\r\n")
+            if text:
+                self._is_first = False
+                yield TextPiece(piece.channel, text, piece.end)
+
+    def _take_space(self) -> list[TextPiece]:
+        space, self._space = self._space, []
         return space
 
     def _note_line(self, text: str) -> None:

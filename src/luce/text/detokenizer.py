@@ -42,6 +42,15 @@ class Detokenizer:
             data = data.removeprefix(b" ")
         return self._decoder.decode(data)
 
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether bytes of an unfinished character are held."""
+        return bool(self._decoder.getstate()[0])
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """All bytes of a token, whether or not they are shown."""
+        return self._tokenizer.token_bytes(token_id)
+
     def flush(self) -> None:
         """The output has ended: forget the bytes of a character that was cut off."""
         self._decoder.reset()

@@ -13,6 +13,9 @@ from luce.errors import ApiError
 FinishKind = Literal["stop", "length", "tool_calls"]
 """Workers say "stop" and "length"; "tool_calls" is a "stop" that left complete calls."""
 
+CloseKind = Literal["natural", "hard"]
+"""How reasoning under a budget ended: by itself (or not at all), or by force."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
@@ -103,11 +106,16 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The one terminal event of a generation that went well."""
+    """The one terminal event of a generation that went well.
+
+    Attributes:
+        close_kind: None: its reasoning had no budget.
+    """
 
     reason: FinishKind
     usage: TokenUsage
     stop_string: str | None = None
+    close_kind: CloseKind | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class MarkerScanner:
         """Whether the beginning of a marker is held back."""
         return bool(self._held)
 
+    @property
+    def num_held(self) -> int:
+        """How many characters that is."""
+        return len(self._held)
+
     def feed(self, text: str) -> tuple[str, str, str]:
         """Take more text.
 

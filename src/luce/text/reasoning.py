@@ -9,8 +9,10 @@ from typing import Any, Literal
 from luce.errors import InvalidRequest
 
 Effort = Literal["low", "medium", "high", "x-high", "max"]
+EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "x-high", "max")
+"""The tiers, least effort first."""
 
-_EFFORTS: Mapping[str, Effort] = {
+_TIER_OF: Mapping[str, Effort] = {
     "minimal": "low",
     "low": "low",
     "medium": "medium",
@@ -24,6 +26,7 @@ _OFF = "none"
 # Names that templates know; OpenAI writes "xhigh".
 _RENDERED: Mapping[Effort, str] = {"x-high": "xhigh"}
 # DeepSeek's templates know high and max, and read the two spellings of x-high differently.
+_DEEPSEEK_EFFORTS: tuple[Effort, ...] = ("low", "high", "max")
 _DEEPSEEK_RENDERED = {"medium": "high", "xhigh": "high", "x-high": "max"}
 
 
@@ -99,6 +102,11 @@ def template_variables(request: ReasoningRequest, architecture: str) -> dict[str
     return variables
 
 
+def supported_efforts(architecture: str) -> tuple[Effort, ...]:
+    """The tiers that make a difference to a model that reasons."""
+    return _DEEPSEEK_EFFORTS if architecture.startswith("deepseek") else EFFORTS
+
+
 class _Wish:
     """The fields taken so far."""
 
@@ -121,8 +129,8 @@ class _Wish:
         word = name.strip().lower()
         self._enabled = word != _OFF
         if self._enabled:
-            self._effort = _EFFORTS.get(word, "high")
-            self._effort_name = word if word in _EFFORTS else "high"
+            self._effort = _TIER_OF.get(word, "high")
+            self._effort_name = word if word in _TIER_OF else "high"
             self._has_envelope |= has_envelope
 
     def take_thinking(self, fields: Mapping[str, Any]) -> None:

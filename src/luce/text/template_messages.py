@@ -27,8 +27,13 @@ _NO_ID_CHARACTER = re.compile(r"[^A-Za-z0-9]")
 
 
 def tool_dicts(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools as the template variable `tools`."""
-    return [{"type": "function", "function": _function(tool)} for tool in tools]
+    """Tools as the template variable `tools`, those left out that messages tell of."""
+    return [tool_dict(tool) for tool in tools if not tool.is_deferred]
+
+
+def tool_dict(tool: ToolSpec) -> dict[str, Any]:
+    """One tool as chat templates expect it."""
+    return {"type": "function", "function": _function(tool)}
 
 
 def message_dicts(

@@ -37,6 +37,17 @@ def with_tools_section(
     return [{"role": "system", "content": section}, *messages]
 
 
+def added_tools(tools: Iterable[Mapping[str, Any]]) -> str:
+    """What a message tells of tools that were not there at the beginning."""
+    signatures = "\n".join(_json(tool) for tool in tools)
+    return f"These functions can be called from now on:\n<tools>\n{signatures}\n</tools>"
+
+
+def removed_tools(names: Iterable[str]) -> str:
+    """What a message tells of tools that are gone."""
+    return f"These functions can no longer be called: {', '.join(names)}"
+
+
 def calls_as_text(content: str, calls: Iterable[Mapping[str, Any]]) -> str:
     """An assistant turn's text with its calls written out behind it."""
     blocks = (f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in calls)

@@ -117,6 +117,27 @@ def test_tags_in_arguments_are_text() -> None:
     assert read(answer(), text) == [STARTED, ToolCallDelta(0, '{"a": "<think>\\n</think>"}')]
 
 
+def test_tags_behind_a_call_do_not_depend_on_how_the_text_was_cut() -> None:
+    text = f"<function=f><parameter=a><think>{CALL}\n\n<think>hm</think>"
+    for pieces in ([text], list(text)):
+        reader = answer()
+        for piece in pieces:
+            reader.feed(piece)
+        reader.finish(is_cut=False)
+        assert reader.take_events()[-1] == ReasoningDelta("hm")
+
+
+@pytest.mark.parametrize("cut", [16, 30, 60, 65, 70])
+def test_white_space_in_a_call_of_reasoning_that_is_cut_off_by_the_tag(cut: int) -> None:
+    text = 'hm <tool_call>\n{"name": "f", "arguments": {"a": "x </think>So'
+    whole = answer(in_reasoning=True)
+    whole.feed(text)
+    parts = answer(in_reasoning=True)
+    for piece in (text[:cut], text[cut:]):
+        parts.feed(piece)
+    assert parts.take_events() == whole.take_events()
+
+
 def test_a_call_in_reasoning() -> None:
     assert read(answer(in_reasoning=True), f"hm\n{CALL}\n</think>\nSo") == [
         ReasoningDelta("hm"),

@@ -130,3 +130,26 @@ def test_the_template_tells(template: str, expected: ChannelSpec | None) -> None
 )
 def test_where_an_answer_begins(spec: ChannelSpec, prompt: str, expected: bool) -> None:
     assert ends_in_reasoning(spec, prompt) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>hm</think>\n{}", [("r", "hm"), ("c", "{}")]),
+        ("a</think>b", [("c", "a</think>b")]),
+        ("<think>hm</think>a</think>\n<think>b", [("r", "hm"), ("c", "a</think>\n<think>b")]),
+        ("<think>hm</think><think>", [("r", "hm"), ("c", "<think>")]),
+        ("x\n<think>y</think>", [("c", "x\n<think>y</think>")]),
+        ("\n<think>y</think>z", [("c", "\n"), ("r", "y"), ("c", "z")]),
+    ],
+)
+def test_an_answer_that_reasons_once(text: str, expected: list[tuple[str, str]]) -> None:
+    """A grammar tells where reasoning stands, so that tags in the answer are text."""
+    splitter = ChannelSplitter(
+        THINK, in_reasoning=False, is_verbatim=lambda: False, reasons_once=True
+    )
+    pieces = [*splitter.feed(text), *splitter.flush()]
+    assert [
+        (channel[0], "".join(piece.text for piece in group))
+        for channel, group in groupby(pieces, key=lambda piece: piece.channel)
+    ] == expected

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from luce.protocol.sampling import ReasoningBudget
 from luce.text.answer import AnswerForm
 from luce.text.call import ToolSpec
 from luce.text.channels import THINK
 from luce.text.detokenizer import Detokenizer
 from luce.text.events import (
+    CloseKind,
     Finished,
     FinishKind,
     GenEvent,
@@ -147,6 +149,34 @@ class TestReasoningAndCalls:
     ) -> None:
         last = self.pipeline(tiny).feed(ids(tiny, text), finish)[-1]
         assert last == self.finished(reason, len(text) + (finish == "stop"))
+
+    @pytest.mark.parametrize(
+        ("text", "kind"),
+        [
+            ("<think>abc</think>So", "hard"),
+            ("<think>ab</think>So", "natural"),
+            ("<think></think>So", "natural"),
+            ("So, then", "natural"),
+            ("<think>a</think>So <think>bc</think>", "natural"),
+        ],
+    )
+    def test_how_reasoning_under_a_budget_ended(
+        self, tiny: Tokenizer, text: str, kind: CloseKind
+    ) -> None:
+        (close, *_) = forced = tuple(ids(tiny, "</think>"))
+        budget = ReasoningBudget(len("<think>abc"), False, (), (close,), forced)
+        output = OutputPipeline(
+            Detokenizer(tiny), (), prompt_tokens=7, form=AnswerForm(THINK), budget=budget
+        )
+        # Here the worker is played by the text: it puts the tag where the budget ends, or not.
+        last = output.feed(ids(tiny, text), "stop")[-1]
+        assert isinstance(last, Finished)
+        assert last.close_kind == kind
+
+    def test_without_a_budget_nobody_says_how_it_ended(self, tiny: Tokenizer) -> None:
+        last = self.pipeline(tiny).feed(ids(tiny, "<think>a</think>"), "stop")[-1]
+        assert isinstance(last, Finished)
+        assert last.close_kind is None
 
     def test_one_call_ends_the_generation(self, tiny: Tokenizer) -> None:
         output = self.pipeline(tiny, single=True)

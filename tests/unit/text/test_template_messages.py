@@ -8,7 +8,7 @@ import pytest
 
 from luce.text.call import ChatMessage, ToolSpec
 from luce.text.channels import GEMMA, THINK
-from luce.text.template_messages import message_dicts, tool_dicts
+from luce.text.template_messages import message_dicts, tool_dict, tool_dicts
 from luce.text.template_traits import TemplateTraits
 
 KNOWS_ALL = TemplateTraits(has_tools=True, has_calls=True, has_reasoning=True, strings="</think>")
@@ -194,3 +194,9 @@ def test_tools() -> None:
             "function": {"name": "g", "parameters": {"type": "object", "properties": {}}},
         },
     ]
+
+
+def test_tools_that_messages_tell_of_are_not_listed() -> None:
+    later = ToolSpec("later", is_deferred=True)
+    assert tool_dicts([later, ToolSpec("f")]) == tool_dicts([ToolSpec("f")])
+    assert tool_dict(later)["function"]["name"] == "later"

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from luce.text.tool_prompt import calls_as_text, result_as_text, with_tools_section
+from luce.text.tool_prompt import (
+    added_tools,
+    calls_as_text,
+    removed_tools,
+    result_as_text,
+    with_tools_section,
+)
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "é{}", "parameters": {}}}
 USER = {"role": "user", "content": "U"}
@@ -37,3 +43,10 @@ def test_calls_and_results() -> None:
     assert calls_as_text("", [call]) == block
     assert calls_as_text("So", [call, call]) == f"So\n{block}\n{block}"
     assert result_as_text("r") == "<tool_response>\nr\n</tool_response>"
+
+
+def test_tools_that_come_and_go() -> None:
+    told = added_tools([TOOL, TOOL])
+    line = '{"type": "function", "function": {"name": "f", "description": "é{}", "parameters": {}}}'
+    assert told.endswith(f"\n<tools>\n{line}\n{line}\n</tools>")
+    assert removed_tools(["f", "g"]).endswith(": f, g")

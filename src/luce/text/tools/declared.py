@@ -6,13 +6,18 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from luce.text.call import ToolSpec
 from luce.text.tools.json_stream import strict_json
 
 _MAX_REFERENCES = 8
 _INTEGER = re.compile(r"[+-]?[0-9]{1,400}")
+_NUMBER = re.compile(r"(?=.{1,400}$)-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": "true", "false": "false"}
+
+_IMPLIED = (("object", "properties"), ("array", "items"))
+"""What a schema without a type is about, by its keywords."""
 
 Schema = Mapping[str, Any]
 
@@ -47,9 +52,7 @@ class DeclaredTools:
         What does not fit the type, and what has no declared type, is a string. `null` is null
         only where the schema allows it and the type is not string.
         """
-        root = self._by_name[name].parameters
-        schema = _properties(root).get(key)
-        kinds = _kinds(schema, root, _MAX_REFERENCES)
+        kinds = self.kinds(name, key)
         main = next((kind for kind in kinds if kind != "null"), "string")
         value = text.strip()
         parsed = None
@@ -60,9 +63,13 @@ class DeclaredTools:
 
     def is_text(self, name: str, key: str) -> bool:
         """Whether an argument is a string, so that the beginning of its text is one, too."""
-        root = self._by_name[name].parameters
-        kinds = _kinds(_properties(root).get(key), root, _MAX_REFERENCES)
+        kinds = self.kinds(name, key)
         return next((kind for kind in kinds if kind != "null"), "string") == "string"
+
+    def kinds(self, name: str, key: str) -> list[str]:
+        """The types an argument's schema allows, in its order; empty when it does not say."""
+        root = self._by_name[name].parameters
+        return _kinds(_properties(root).get(key), root, _MAX_REFERENCES)
 
 
 def fits(tool: ToolSpec, keys: Iterable[str], *, is_complete: bool) -> bool:
@@ -96,7 +103,8 @@ def _kinds(schema: Any, root: Schema, references_left: int) -> list[str]:
         for member in _items(schema.get(word)):
             kinds += _kinds(member, root, references_left - 1)
     values = [schema["const"]] if "const" in schema else _items(schema.get("enum"))
-    return kinds or list(map(_kind_of, values))
+    kinds = kinds or list(map(_kind_of, values))
+    return kinds or [kind for kind, word in _IMPLIED if word in schema]
 
 
 def _kind_of(value: Any) -> str:
@@ -112,7 +120,8 @@ def _referenced(reference: str, root: Schema) -> Any:
     if not reference.startswith("#/"):
         return None
     found: Any = root
-    for step in reference[2:].split("/"):
+    for step in unquote(reference[2:]).split("/"):
+        step = step.replace("~1", "/").replace("~0", "~")
         found = found.get(step) if isinstance(found, dict) else None
     return found
 
@@ -127,14 +136,15 @@ def _integer(text: str) -> str | None:
 
 
 def _number(text: str) -> str | None:
+    if _NUMBER.fullmatch(text):
+        return text
     try:
         value = float(text)
     except ValueError:
         return None
     if value != value or value in (float("inf"), float("-inf")):
         return None
-    strict = strict_json(text)
-    return strict if strict is not None and strict[0] in "-0123456789" else json.dumps(value)
+    return json.dumps(value)
 
 
 def _boolean(text: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from luce.text.tools.argument_types import ArgumentTypes, typed_object
 from luce.text.tools.declared import fits
 from luce.text.tools.element import CallSink, Outcome
 from luce.text.tools.json_stream import JsonStream, strict_json
@@ -24,14 +25,18 @@ class JsonCall:
 
     Args:
         is_bare: nothing announced a call, so that the object may as well be an answer in JSON:
-            it must have no other keys. If one tool is declared, an object that is the whole
+            it must have no other keys.
+        may_be_arguments: where it is bare and one tool is declared, an object that is the whole
             answer and holds that tool's arguments is a call, too.
     """
 
-    def __init__(self, sink: CallSink, *, is_bare: bool = False) -> None:
+    def __init__(
+        self, sink: CallSink, *, is_bare: bool = False, may_be_arguments: bool = True
+    ) -> None:
         self.outcome = Outcome.OPEN
         self._sink = sink
         self._is_bare = is_bare
+        self._may_be_arguments = may_be_arguments
         self._stream = JsonStream(self)
         self._path = ["", ""]
         self._keys: list[str] = []
@@ -42,6 +47,7 @@ class JsonCall:
         self._arguments: list[str] = []
         self._has_arguments = False
         self._is_streaming = False  # the arguments are an object and are being read
+        self._types: ArgumentTypes | None = None
         self._first_value = 0
         self._has_begun = False
 
@@ -78,11 +84,15 @@ class JsonCall:
 
     def on_key(self, depth: int, key: str) -> None:
         """See `JsonListener.on_key`."""
+        if self._types is not None:
+            self._types.on_key(depth, key)
+        if depth > len(self._path):
+            return
         self._path[depth - 1] = key
         if depth > 1 or not self._is_bare:
             return
         if not self._keys and key not in _KNOWN_KEYS:
-            self._is_whole_answer = True
+            self._is_whole_answer = self._may_be_arguments
         self._keys.append(key)
         if self._is_whole_answer:
             only = self._sink.tools.only
@@ -93,7 +103,9 @@ class JsonCall:
 
     def on_value_start(self, depth: int, first: str) -> None:
         """See `JsonListener.on_value_start`."""
-        if self._role or self._is_whole_answer:
+        if self._types is not None:
+            self._types.on_value_start(depth, first)
+        if self._role or self._is_whole_answer or depth > len(self._path):
             return
         self._role = self._role_of(depth, first)
         self._role_depth = depth
@@ -101,13 +113,18 @@ class JsonCall:
             self._stream.take()
         if self._role == "arguments":
             self._is_streaming = first == "{"
+            if self._is_streaming and self._name is not None:
+                self._types = ArgumentTypes(self._stream, self._sink.tools, self._name, depth + 1)
             self._first_value = self._stream.num_values
 
     def on_value_end(self, depth: int) -> None:
         """See `JsonListener.on_value_end`."""
+        if self._types is not None:
+            self._types.on_value_end(depth)
         if not self._role or depth != self._role_depth:
             return
         role, self._role = self._role, ""
+        self._types = None
         text = self._stream.take()
         if role == "name":
             self._take_name(json.loads(text))
@@ -126,6 +143,9 @@ class JsonCall:
         self._name = self._sink.tools.resolve(name)
         if self._name is None:
             self._stream.stop()
+        elif self._has_arguments:  # They came first, and so without their types.
+            whole = "".join(self._arguments)
+            self._arguments = [typed_object(whole, self._sink.tools, self._name)]
 
     def _take_arguments(self, text: str) -> None:
         self._has_arguments = True
@@ -142,8 +162,10 @@ class JsonCall:
         if strict is None or not strict.startswith("{"):
             self._has_arguments = False
             self._stream.stop()
-        else:
+        elif self._name is None:
             self._arguments.append(strict)
+        else:
+            self._arguments.append(typed_object(strict, self._sink.tools, self._name))
 
     # --- to the sink ---------------------------------------------------------------------
 
@@ -196,7 +218,8 @@ class JsonCall:
             self.outcome = Outcome.REJECTED
             return
         self._name = only.name
-        self._arguments.append(self._stream.take())
+        arguments = typed_object(self._stream.take(), self._sink.tools, only.name)
+        self._arguments.append(arguments)
         self._begin()
         self._sink.end()
         self.outcome = Outcome.DONE

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Protocol
+from collections.abc import Callable
+
+from luce.text.tools.json_listener import JsonListener
 
 MAX_DEPTH = 100
 """Deepest nesting of objects and arrays."""
 MAX_WORD_CHARS = 512
 """Longest number, constant or key without quotes."""
-WATCHED_DEPTH = 2
+WATCHED_DEPTH = 3
 """A listener is told of keys and values that are at most this many brackets deep."""
 
 _SPACE = re.compile(r"\s*")
@@ -37,35 +39,22 @@ _STRICT = {"}": "}", "]": "]", ")": "}"}
 _REPLACEMENT = "\\ufffd"
 
 
-class JsonListener(Protocol):
-    """Told of the outer brackets of a `JsonStream` while it reads."""
-
-    def on_key(self, depth: int, key: str) -> None:
-        """A key was read, inside `depth` brackets."""
-
-    def on_value_start(self, depth: int, first: str) -> None:
-        """A value begins, before anything of it is given out; `first` is `{`, `[`, `"` or `0`."""
-
-    def on_value_end(self, depth: int) -> None:
-        """A value is complete and given out."""
-
-
 class JsonStream:
     """Reads one value.
 
     Args:
-        listener: is told of keys and values.
         is_call: the value is the argument list of a Python call, `(a=1, b="x")`, which is given
             out as an object.
 
     Attributes:
+        listener: is told of keys and values.
         is_done: the value is complete.
         has_failed: the text is no JSON in any reading.
         num_values: values begun so far, a number or constant once it is complete.
     """
 
     def __init__(self, listener: JsonListener | None = None, *, is_call: bool = False) -> None:
-        self._listener = listener
+        self.listener = listener
         self._is_call = is_call
         self.is_done = False
         self.has_failed = False
@@ -74,6 +63,7 @@ class JsonStream:
         self._state = self._read_value
         self._stack: list[str] = []
         self._out: list[str] = []
+        self._held: int | None = None
         self._space: list[str] = []
         self._has_comma = False
         self._quote = ""
@@ -95,10 +85,26 @@ class JsonStream:
         return position
 
     def take(self) -> str:
-        """What was given out since it was taken last."""
-        taken = "".join(self._out)
-        self._out.clear()
+        """What was given out since it was taken last, up to what is held."""
+        end = len(self._out) if self._held is None else self._held
+        taken = "".join(self._out[:end])
+        del self._out[:end]
+        self._held = None if self._held is None else 0
         return taken
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is held."""
+        return self._held is not None
+
+    def hold(self) -> None:
+        """Give out nothing of what follows until `release`."""
+        self._held = len(self._out)
+
+    def release(self, change: Callable[[str], str]) -> None:
+        """Give out what was held, changed."""
+        self._out[self._held :] = [change("".join(self._out[self._held :]))]
+        self._held = None
 
     def stop(self) -> None:
         """Count the text as failed, whatever follows."""
@@ -283,14 +289,14 @@ class JsonStream:
     def _begin_value(self, first: str) -> None:
         self._give_space()
         self.num_values += 1
-        if self._listener is not None and len(self._stack) <= WATCHED_DEPTH:
-            self._listener.on_value_start(len(self._stack), first)
+        if self.listener is not None and len(self._stack) <= WATCHED_DEPTH:
+            self.listener.on_value_start(len(self._stack), first)
 
     def _end_value(self) -> None:
         self._state = self._read_end
         self.is_done = not self._stack
-        if self._listener is not None and len(self._stack) <= WATCHED_DEPTH:
-            self._listener.on_value_end(len(self._stack))
+        if self.listener is not None and len(self._stack) <= WATCHED_DEPTH:
+            self.listener.on_value_end(len(self._stack))
 
     def _open_bracket(self, character: str) -> None:
         if len(self._stack) == MAX_DEPTH:
@@ -355,8 +361,8 @@ class JsonStream:
             self._end_value()
             return
         self._state = self._read_colon
-        if self._listener is not None and self._key is not None:
-            self._listener.on_key(len(self._stack), json.loads('"' + "".join(self._key) + '"'))
+        if self.listener is not None and self._key is not None:
+            self.listener.on_key(len(self._stack), json.loads('"' + "".join(self._key) + '"'))
 
     def _give_code_unit(self) -> None:
         """Give `\\uXXXX` out; halves of a surrogate pair only together."""

@@ -6,10 +6,12 @@ fallback, see `bare_json`.
 
 from __future__ import annotations
 
+from luce.text.tools.call_form import CallForm
 from luce.text.tools.named_call import NameForm
 from luce.text.tools.syntax import ToolSyntax, Wrapper
 
 LLAMA3 = ToolSyntax(
     "llama3",
     wrappers=(Wrapper("<|python_tag|>", named=NameForm(starts=("(", "{")), in_reasoning=True),),
+    form=CallForm(trigger="", before_name="", after_name="", end="", between="; "),
 )

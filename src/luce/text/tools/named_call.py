@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from luce.text.markers import MarkerScanner, MarkerSet
 from luce.text.tools.arg_pairs import KEY_OPEN, ArgPairs
+from luce.text.tools.argument_types import ArgumentTypes
 from luce.text.tools.element import CallSink, Outcome
 from luce.text.tools.json_stream import JsonStream
 
@@ -125,6 +126,9 @@ class NamedCall:
             return marker + rest
         if marker in self._form.starts:
             self._stream = JsonStream(is_call=marker == "(")
+            self._stream.listener = ArgumentTypes(
+                self._stream, self._sink.tools, self._name, depth=1
+            )
             return marker + rest
         self._sink.begin(self._name)
         self._sink.arguments("{}")

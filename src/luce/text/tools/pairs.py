@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from luce.text.tools.argument_types import typed_object
 from luce.text.tools.element import CallSink
 from luce.text.tools.json_stream import JsonStream, strict_json
 
@@ -41,7 +42,7 @@ class CallPairs:
         opening = "(" if is_call else "{"
         if not text.lstrip().startswith(opening) or not stream.close() or text[taken:].strip():
             return False
-        self._object = stream.take()
+        self._object = typed_object(stream.take(), self._sink.tools, self._name)
         return True
 
     def send(self) -> None:

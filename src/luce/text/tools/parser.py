@@ -41,6 +41,34 @@ _BETWEEN_CALLS = re.compile(r"[\s,;\]})`]*")
 _NAME_START = re.compile(r"[\w.]")
 
 
+_NO_WRAPPER = Wrapper("", takes_json=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlaces:
+    """Where calls are looked for.
+
+    Attributes:
+        takes_bare: a JSON object that begins an answer may be one.
+        is_exact: a grammar writes them: none in reasoning, none in a form that is a slip, none
+            that has its arguments only.
+        comes_first: none behind content.
+    """
+
+    takes_bare: bool = True
+    is_exact: bool = False
+    comes_first: bool = False
+
+    @classmethod
+    def forced(cls, syntax: ToolSyntax, comes_first: bool) -> CallPlaces:
+        """Where a grammar in a syntax's form puts them."""
+        is_bare = syntax.form is not None and not syntax.form.trigger
+        return cls(takes_bare=is_bare, is_exact=True, comes_first=comes_first)
+
+
+_ANYWHERE = CallPlaces()
+
+
 class _Place(Enum):
     TEXT = auto()
     ANNOUNCED = auto()  # behind a wrapper
@@ -60,6 +88,7 @@ class ToolParser:
         syntaxes: the ways of writing calls to look for.
         tools: the tools whose calls are taken.
         is_single: only the first call is taken, and nothing behind it.
+        places: where calls are looked for.
         new_id: ids for calls.
     """
 
@@ -69,9 +98,11 @@ class ToolParser:
         tools: DeclaredTools,
         *,
         is_single: bool = False,
+        places: CallPlaces = _ANYWHERE,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._is_single = is_single
+        self._places = places
         self._wrappers: dict[str, Wrapper] = {}
         self._elements: dict[str, ElementFactory] = {}
         self._closers: set[str] = set()
@@ -79,7 +110,7 @@ class ToolParser:
             self._wrappers |= {wrapper.opener: wrapper for wrapper in syntax.wrappers}
             self._elements |= syntax.elements
             self._closers |= set(syntax.closers)
-        slipped = slips(tools.names)
+        slipped = {} if places.is_exact else slips(tools.names)
         self._elements |= {t: slipped[t] for t in slipped.keys() - self._wrappers.keys()}
         self._scanner = MarkerScanner(
             marker_set(frozenset((*self._wrappers, *self._elements, *self._closers)))
@@ -87,9 +118,11 @@ class ToolParser:
         self._calls = _Calls(tools, new_id)
         self._channel: Channel = "content"
         self._place = _Place.ANNOUNCED
-        self._wrapper = BARE_JSON
+        self._bare = BARE_JSON if places.takes_bare else _NO_WRAPPER
+        self._wrapper = self._bare
         self._has_content = False
         self._in_list = False
+        self._read_end = 0  # of what is being read; the rest of it is still to come
         self._element: Element | None = None
         self._raw: list[str] = []
         self._gap: list[str] = []  # given back if no call follows
@@ -110,6 +143,7 @@ class ToolParser:
         if piece.channel != self._channel:
             self._switch(piece.channel)
         for rest in slices(piece.text):
+            self._read_end += len(rest)
             while rest and not self.is_full:
                 rest = self._step(rest)
         return self._take_out()
@@ -129,7 +163,7 @@ class ToolParser:
         self._channel = channel
         is_start = channel == "content" and not self._has_content
         self._place = _Place.ANNOUNCED if is_start else _Place.TEXT
-        self._wrapper = BARE_JSON
+        self._wrapper = self._bare
         self._in_list = False
 
     def _end_channel(self, *, is_cut: bool) -> None:
@@ -137,11 +171,12 @@ class ToolParser:
             self._element.finish(is_cut=is_cut)
             self._settle(self._element, "")
         held = self._scanner.flush()
-        if self._place is _Place.AFTER and any(text.startswith(held) for text in self._closers):
+        is_closer = not held or any(text.startswith(held) for text in self._closers)
+        if self._place is _Place.AFTER and is_closer:
             self._gap.clear()
         else:
-            self._give(held)
-        self._give_gap()
+            self._give(held, self._read_end)
+        self._give_gap(self._read_end)
 
     # --- reading: each takes text and gives back what is left of it ----------------------
 
@@ -161,11 +196,12 @@ class ToolParser:
             self._in_list = True
             self._gap.append("[")
             return before[1:] + (marker or self._scanner.flush()) + rest
+        end = self._read_end - len(rest)
         if before:
-            self._give(before)
+            self._give(before, end - len(marker) - self._scanner.num_held)
             self._place = _Place.TEXT
         if marker:
-            self._take_marker(marker)
+            self._take_marker(marker, end)
         return rest
 
     def _read_announced(self, text: str) -> str:
@@ -174,7 +210,7 @@ class ToolParser:
             return ""
         wrapper = self._wrapper
         if wrapper.takes_json and text[0] == "{":
-            self._begin(JsonCall(self._calls, is_bare=wrapper.is_bare))
+            self._begin(self._json_call(wrapper))
         elif wrapper.named is not None and _NAME_START.match(text):
             self._begin(NamedCall(self._calls, wrapper.named))
         else:
@@ -191,7 +227,7 @@ class ToolParser:
         if not text:
             return ""
         if text[0] == "{" and self._wrapper.takes_json:
-            self._begin(JsonCall(self._calls, is_bare=self._wrapper.is_bare))
+            self._begin(self._json_call(self._wrapper))
             return text
         return self._read_text(text)
 
@@ -208,25 +244,37 @@ class ToolParser:
             self._gap.append(skipped)
         return text[len(skipped) :]
 
-    def _take_marker(self, marker: str) -> None:
+    def _take_marker(self, marker: str, end: int) -> None:
         if marker in self._closers:
             if self._place is _Place.AFTER:
                 self._gap.clear()
                 return
-        elif marker in self._elements:
+        elif self._takes_calls and marker in self._elements:
             if self._channel == "content" or self._place is _Place.ANNOUNCED:
                 self._begin(self._elements[marker](self._calls), marker)
                 return
-        elif self._channel == "content" or self._wrappers[marker].in_reasoning:
+        elif self._takes_calls and (
+            self._channel == "content" or self._wrappers[marker].in_reasoning
+        ):
             self._gap.append(marker)
             self._wrapper = self._wrappers[marker]
             self._place = _Place.ANNOUNCED
             self._in_list = False
             return
-        self._give(marker)
+        self._give(marker, end)
         self._place = _Place.TEXT
 
     # --- calls ---------------------------------------------------------------------------
+
+    @property
+    def _takes_calls(self) -> bool:
+        if self._channel == "reasoning":
+            return not self._places.is_exact
+        return not (self._places.comes_first and self._has_content)
+
+    def _json_call(self, wrapper: Wrapper) -> JsonCall:
+        may_be_arguments = wrapper.is_bare and not self._places.is_exact
+        return JsonCall(self._calls, is_bare=wrapper.is_bare, may_be_arguments=may_be_arguments)
 
     def _begin(self, element: Element, opener: str = "") -> None:
         self._element = element
@@ -247,7 +295,7 @@ class ToolParser:
         self._element = None
         if element.outcome is Outcome.REJECTED:
             raw = "".join(self._raw)
-            self._give(raw[: len(raw) - len(rest)])
+            self._give(raw[: len(raw) - len(rest)], self._read_end - len(rest))
             self._place = _Place.TEXT
         else:
             self._calls.close()
@@ -256,21 +304,27 @@ class ToolParser:
 
     # --- text ----------------------------------------------------------------------------
 
-    def _give(self, text: str) -> None:
-        """Give text out, but for white space at its end, which may belong to a call."""
-        shown = text.rstrip()
-        if shown:
-            self._give_gap()
-            self._out.append(TextPiece(self._channel, shown))
-            self._has_content |= self._channel == "content"
-        if len(shown) < len(text):
-            self._gap.append(text[len(shown) :])
+    def _give(self, text: str, end: int) -> None:
+        """Give text out, but for white space at its end, which may belong to a call.
 
-    def _give_gap(self) -> None:
+        Args:
+            text: the text.
+            end: offset behind it in all that was fed.
+        """
+        shown = text.rstrip()
+        space = text[len(shown) :]
+        if shown:
+            self._give_gap(end - len(text))
+            self._out.append(TextPiece(self._channel, shown, end - len(space)))
+            self._has_content |= self._channel == "content"
+        if space:
+            self._gap.append(space)
+
+    def _give_gap(self, end: int) -> None:
         gap = "".join(self._gap)
         self._gap.clear()
         if gap:
-            self._out.append(TextPiece(self._channel, gap))
+            self._out.append(TextPiece(self._channel, gap, end))
             self._has_content |= self._channel == "content" and not gap.isspace()
 
     def _take_out(self) -> list[Piece]:

@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
+from luce.text.tools.call_form import CallForm
 from luce.text.tools.element import CallSink
 from luce.text.tools.hermes import TOOL_CALL
 from luce.text.tools.syntax import ElementFactory, ToolSyntax
 from luce.text.tools.tagged_call import TagForm, TaggedCall
+from luce.text.tools.text_arguments import TextArguments
 
 _WORD = re.compile(r"[\w.\-]+")
 
@@ -30,6 +32,16 @@ QWEN_XML = ToolSyntax(
     closers=("</tool_call>", FUNCTION_CLOSE),
     elements={"<function=": partial(TaggedCall, form=_PLAIN)},
     control_texts=("<parameter=", "</parameter>"),
+    form=CallForm(
+        trigger="<tool_call>",
+        before_name="<tool_call>\n<function=",
+        after_name=">\n",
+        end="</function>\n</tool_call>",
+        between="\n",
+        arguments=TextArguments(
+            "<parameter=", ">\n", "\n</parameter>\n", ("<parameter=", "</parameter>", *_OUTER)
+        ),
+    ),
 )
 
 _SLIPS: dict[str, ElementFactory] = {

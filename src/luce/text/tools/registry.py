@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from luce.text.tools.deepseek import DEEPSEEK
+from luce.text.tools.deepseek import DEEPSEEK, DEEPSEEK_V31
 from luce.text.tools.gemma import GEMMA
 from luce.text.tools.hermes import GLM, HERMES
-from luce.text.tools.invoke import DSML, INVOKE
+from luce.text.tools.invoke import DSML, DSML_V32, INVOKE
 from luce.text.tools.llama3 import LLAMA3
-from luce.text.tools.mistral import MISTRAL
+from luce.text.tools.mistral import MISTRAL, MISTRAL_ARGS
 from luce.text.tools.qwen_xml import QWEN_XML
 from luce.text.tools.syntax import ToolSyntax
 from luce.text.tools.wrapped import WRAPPED
@@ -19,8 +19,10 @@ FALLBACKS = (HERMES, QWEN_XML, GLM, WRAPPED, INVOKE, DSML, GEMMA)
 is taken from any model, too."""
 
 _MARKS: tuple[tuple[str, ToolSyntax], ...] = (
+    ("｜DSML｜function_calls", DSML_V32),
     ("｜DSML｜", DSML),
-    ("<｜tool▁call▁begin｜>", DEEPSEEK),
+    ("<｜tool▁call▁begin｜>", DEEPSEEK_V31),
+    ("[ARGS]", MISTRAL_ARGS),
     ("[TOOL_CALLS]", MISTRAL),
     ("<|tool_call>", GEMMA),
     ("<arg_key>", GLM),
@@ -52,10 +54,10 @@ def find_syntax(template: str, architecture: str) -> ToolSyntax:
     """
     for mark, syntax in _MARKS:
         if mark in template:
-            return syntax
+            return DEEPSEEK if syntax is DEEPSEEK_V31 and "```json" in template else syntax
     return _BY_ARCHITECTURE.get(architecture, HERMES)
 
 
 def active_syntaxes(own: ToolSyntax) -> tuple[ToolSyntax, ...]:
     """A model's own syntax and the fallbacks, each once."""
-    return (own, *(syntax for syntax in FALLBACKS if syntax is not own))
+    return (own, *(syntax for syntax in FALLBACKS if syntax.name != own.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from luce.text.tools.call_form import CallForm
 from luce.text.tools.element import CallSink, Element
 from luce.text.tools.named_call import NameForm
 
@@ -35,11 +36,12 @@ class ToolSyntax:
     """One way of writing calls.
 
     Attributes:
-        name: for logs, and for whoever forces calls by a grammar.
+        name: for logs.
         wrappers: what announces calls; other tags may stand between it and the call.
         closers: what may follow a call and is left out there.
         elements: what begins a call, and its reader.
         control_texts: further texts that must reach the parser where they are control tokens.
+        form: how a grammar forces calls; None: this is never a model's own syntax.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ToolSyntax:
     closers: tuple[str, ...] = ()
     elements: Mapping[str, ElementFactory] = field(default_factory=dict)
     control_texts: tuple[str, ...] = ()
+    form: CallForm | None = None
 
     @property
     def texts(self) -> frozenset[str]:

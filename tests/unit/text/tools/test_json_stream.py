@@ -174,7 +174,7 @@ class Recorder:
 def test_what_a_listener_is_told() -> None:
     recorder = Recorder()
     stream = JsonStream(recorder)
-    for character in '{"a\\n": [1], b: {"c": {"deep": 1}}}':
+    for character in '{"a\\n": [1], b: {"c": {"d": {"deep": 1}}}}':
         stream.feed(character)
     assert recorder.told == [
         ("start", 0, "{"),
@@ -187,8 +187,44 @@ def test_what_a_listener_is_told() -> None:
         ("start", 1, "{"),
         ("key", 2, "c"),
         ("start", 2, "{"),
+        ("key", 3, "d"),
+        ("start", 3, "{"),
+        ("end", 3),
         ("end", 2),
         ("end", 1),
         ("end", 0),
     ]
-    assert stream.num_values == 6
+    assert stream.num_values == 7
+
+
+class Doubter(Recorder):
+    """Holds each text back, and changes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = JsonStream(self)
+
+    def on_value_start(self, depth: int, first: str) -> None:
+        if first == '"':
+            self.stream.hold()
+
+    def on_value_end(self, depth: int) -> None:
+        if self.stream.is_holding:
+            self.stream.release(lambda text: f"[{text}]")
+
+
+def test_values_can_be_held_back_and_changed() -> None:
+    stream = Doubter().stream
+    out = []
+    for character in '{"a": "xy", "b": 1, "c": "z"}':
+        stream.feed(character)
+        out.append(stream.take())
+    assert "".join(out) == '{"a": ["xy"], "b": 1, "c": ["z"]}'
+    assert '["xy"]' in out
+
+
+def test_what_is_held_when_the_text_ends_is_not_given_out() -> None:
+    stream = Doubter().stream
+    stream.feed('{"a": "xy')
+    assert stream.take() == '{"a": '
+    assert stream.take() == ""

@@ -13,8 +13,11 @@ from luce.text.channels import Channel, TextPiece
 from luce.text.events import ToolCallDelta, ToolCallStarted
 from luce.text.tools.declared import DeclaredTools
 from luce.text.tools.hermes import HERMES
-from luce.text.tools.parser import CallComplete, Piece, ToolParser, new_call_id
+from luce.text.tools.llama3 import LLAMA3
+from luce.text.tools.mistral import MISTRAL
+from luce.text.tools.parser import CallComplete, CallPlaces, Piece, ToolParser, new_call_id
 from luce.text.tools.registry import active_syntaxes
+from luce.text.tools.syntax import ToolSyntax
 
 Parse = Callable[..., list[Any]]
 CALL = '<tool_call>{"name": "get", "arguments": {"s": "one two"}}</tool_call>'
@@ -168,3 +171,48 @@ def test_a_long_text_in_one_piece(parse: Parse) -> None:
     long = "x" * 10_000
     text = f"{long}{CALL.replace('one', long)}"
     assert parse(text) == [long, ("get", {"s": f"{long} two"})]
+
+
+class TestForced:
+    """Calls that a grammar writes: what merely looks like one is none."""
+
+    @staticmethod
+    def read(
+        text: str, own: ToolSyntax, *, comes_first: bool = False, channel: Channel = "content"
+    ) -> tuple[int, str]:
+        parser = ToolParser(
+            (own,),
+            DeclaredTools([ToolSpec("get")]),
+            places=CallPlaces.forced(own, comes_first),
+        )
+        pieces = [*parser.feed(TextPiece(channel, text)), *parser.finish(is_cut=False)]
+        calls = sum(isinstance(piece, ToolCallStarted) for piece in pieces)
+        return calls, "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
+
+    CALL = '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>'
+    BARE = '{"name": "get", "parameters": {}}'
+
+    def test_in_content_only(self) -> None:
+        assert self.read(self.CALL, HERMES) == (1, "")
+        assert self.read(self.CALL, HERMES, channel="reasoning") == (0, self.CALL)
+
+    def test_before_content_or_behind_it(self) -> None:
+        text = f"Well. {self.CALL}"
+        assert self.read(text, HERMES) == (1, "Well.")
+        assert self.read(text, HERMES, comes_first=True) == (0, text)
+        assert self.read(f"{self.CALL}\n{self.CALL}", HERMES, comes_first=True) == (2, "")
+
+    def test_bare_json_is_a_call_of_models_that_were_taught_so(self) -> None:
+        assert self.read(self.BARE, LLAMA3) == (1, "")
+        assert self.read(self.BARE, HERMES) == (0, self.BARE)
+
+    @pytest.mark.parametrize("own", [HERMES, LLAMA3])
+    @pytest.mark.parametrize(
+        "text", ["{}", '{"a": 1}', "<get><parameter=a>1</parameter></function>"]
+    )
+    def test_arguments_alone_and_slips_are_none(self, own: ToolSyntax, text: str) -> None:
+        assert self.read(text, own) == (0, text)
+
+    def test_what_closes_a_list_is_part_of_it(self) -> None:
+        text = '[TOOL_CALLS] [{"name": "get", "arguments": {}}]'
+        assert self.read(text, MISTRAL) == (1, "")
