@@ -26,6 +26,9 @@ WORD_BORDER = re.compile(r"(?<=[^\W_]) (?=[^\W_])")
 _MAX_COMPOSITION = 4
 """Characters that a normal form may make one of."""
 
+_MAX_SEEN = 16384
+"""Tokens whose bytes are remembered: a megabyte, and looking one up takes 8 µs."""
+
 _LONG_TEXT = 4096
 """From here on a text is encoded without holding up the other threads."""
 
@@ -83,7 +86,7 @@ class _Markup:
 
 
 class Tokenizer:
-    """A vocabulary, ready to use. Immutable and safe to share between threads."""
+    """A vocabulary, ready to use. Never changes as far as can be seen; threads may share it."""
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
@@ -98,6 +101,8 @@ class Tokenizer:
         self.vocab_size = parts.vocab_size
         self.leading_space = parts.leading_space
         self.special_ids = frozenset(self._markup.by_id)
+        # Grows only; that threads may look a token up twice is harmless.
+        self._seen_bytes: dict[int, bytes] = {}
 
     @property
     def control_texts(self) -> tuple[str, ...]:
@@ -191,6 +196,14 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; control tokens give their text, unknown ids nothing."""
+        data = self._seen_bytes.get(token_id)
+        if data is None:
+            data = self._look_up_bytes(token_id)
+            if len(self._seen_bytes) < _MAX_SEEN:
+                self._seen_bytes[token_id] = data
+        return data
+
+    def _look_up_bytes(self, token_id: int) -> bytes:
         control = self._markup.by_id.get(token_id)
         if control is not None:
             return control.text.encode()

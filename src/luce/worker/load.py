@@ -117,8 +117,10 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
 
 
 def _scheduler(spec: wire.LoadSpec, info: EngineInfo) -> Scheduler:
+    # A prefix hit of a model with recurrent states needs a saved one at its end.
+    prefix_cache = spec.prefix_cache and info.state is None
     kv = KVManager(
-        info.num_blocks, info.block_tokens, spec.path.encode(), prefix_cache=spec.prefix_cache
+        info.num_blocks, info.block_tokens, spec.path.encode(), prefix_cache=prefix_cache
     )
     limits = SchedulerLimits(
         max_rows=info.max_rows,

@@ -12,11 +12,20 @@ from collections import deque
 
 from luce.errors import ApiError, InternalError
 from luce.protocol import messages as wire
-from luce.scheduler.outcome import Admitted, RetiredSequence
+from luce.scheduler.outcome import RetiredSequence
 from luce.scheduler.plan import StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
 from luce.worker import convert
-from luce.worker.ports import LoopOptions, PendingStep, Post, StepEngine
+from luce.worker.admission import Admission
+from luce.worker.grammar_desk import GrammarDesk
+from luce.worker.ports import (
+    GrammarChecked,
+    Incoming,
+    LoopOptions,
+    PendingStep,
+    Post,
+    StepEngine,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +45,9 @@ class WorkerLoop:
         self._scheduler = scheduler
         self._post = post
         self._options = options
+        self._grammars = GrammarDesk(engine, post)
+        self._admission = Admission(scheduler, self._grammars, post, options.vocab_size)
         self._under_way: deque[tuple[StepPlan, PendingStep]] = deque()
-        self._is_draining = False
         self._stop_at_ns: int | None = None
         self._stats_at_ns = 0
         self._is_idle = True
@@ -49,51 +59,41 @@ class WorkerLoop:
         Raises:
             Exception: a bug of ours or a broken device; the worker must not go on.
         """
-        while not self._is_finished():
-            for message in self._post.receive(wait=self._is_idle and self._stop_at_ns is None):
-                self._handle(message)
-            self._emit_retired(self._scheduler.take_retired())
-            self._advance()
-            self._report()
+        try:
+            while not self._is_finished():
+                for message in self._post.receive(wait=self._is_idle and self._stop_at_ns is None):
+                    self._handle(message)
+                self._emit_retired(self._scheduler.take_retired())
+                self._advance()
+                self._report()
+        finally:
+            self._grammars.close()
 
     # --- inbox -----------------------------------------------------------------------------
 
-    def _handle(self, message: wire.ToWorker) -> None:
+    def _handle(self, message: Incoming) -> None:
         if isinstance(message, wire.Submit):
-            self._post.send(self._admit(message))
+            self._admission.submit(message)
+        elif isinstance(message, GrammarChecked):
+            self._admission.submit_checked(message)
         elif isinstance(message, wire.Cancel):
-            self._scheduler.cancel(message.request_id)
+            self._admission.cancel(message.request_id)
         elif isinstance(message, wire.Control):
             self._control(message)
         elif isinstance(message, wire.Vocabulary):
-            self._engine.use_vocabulary(message.tokens, message.control_ids, message.end_ids)
+            self._grammars.learn(message)
         elif isinstance(message, wire.Shutdown):
-            self._is_draining = True
+            self._admission.drain()
             stop_at_ns = self._options.clock_ns() + int(message.grace_s * 1e9)
             self._stop_at_ns = min(stop_at_ns, self._stop_at_ns or stop_at_ns)
+            self._admission.give_up_waiting()
         else:
             log.warning("second Load ignored")
-
-    def _admit(self, submit: wire.Submit) -> wire.Admitted | wire.Refused:
-        if self._is_draining:
-            return wire.Refused(submit.request_id, "draining")
-        prompt = convert.prompt_ids(submit, self._options.vocab_size)
-        if isinstance(prompt, wire.Refused):
-            return prompt
-        if submit.sampling.grammar is not None:
-            try:
-                self._engine.check_grammar(submit.sampling.grammar)
-            except ApiError as error:
-                return convert.failed(submit.request_id, error)
-        result = self._scheduler.submit(submit.request_id, prompt, submit.sampling)
-        if not isinstance(result, Admitted):
-            return convert.refusal(submit.request_id, result)
-        self._is_idle = False
-        return wire.Admitted(submit.request_id, result.cached_tokens)
+        self._is_idle = self._is_idle and not self._scheduler.has_work
 
     def _control(self, control: wire.Control) -> None:
         if control.op == "drain":
-            self._is_draining = True
+            self._admission.drain()
         else:
             try:
                 self._scheduler.check_integrity()

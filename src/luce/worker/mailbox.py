@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable
 
 from luce.protocol.frames import FrameError, encode_frame, read_batches, worker_decoder
-from luce.protocol.messages import ToListener, ToWorker
+from luce.protocol.messages import ToListener
+from luce.worker.ports import Incoming
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Mailbox:
     def __init__(self, sock: socket.socket, on_closed: Callable[[], None]) -> None:
         self._sock = sock
         self._on_closed = on_closed
-        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
         self._end_lock = threading.Lock()
         self._is_ended = False
@@ -45,9 +46,9 @@ class Mailbox:
         for thread in self._threads:
             thread.start()
 
-    def receive(self, *, wait: bool) -> list[ToWorker]:
+    def receive(self, *, wait: bool) -> list[Incoming]:
         """Everything that has come; with `wait`, at least one message."""
-        messages: list[ToWorker] = []
+        messages: list[Incoming] = []
         with contextlib.suppress(queue.Empty):
             if wait:
                 messages.append(self._inbox.get())
@@ -55,8 +56,8 @@ class Mailbox:
                 messages.append(self._inbox.get_nowait())
         return messages
 
-    def post(self, message: ToWorker) -> None:
-        """Put a message of our own into the inbox; safe in a signal handler."""
+    def post(self, message: Incoming) -> None:
+        """Put a message of our own into the inbox; from any thread, and from a signal handler."""
         self._inbox.put(message)
 
     def send(self, message: ToListener) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from luce.errors import ApiError
 from luce.protocol import messages as wire
 from luce.protocol.sampling import GrammarSpec
 from luce.scheduler.plan import StepPlan, StepResult
@@ -35,7 +36,10 @@ class StepEngine(Protocol):
     def use_vocabulary(
         self, tokens: Sequence[bytes], control_ids: Sequence[int], end_ids: Sequence[int]
     ) -> None:
-        """Learn the tokens that grammars are about; see `messages.Vocabulary`."""
+        """Learn the tokens that grammars are about; see `messages.Vocabulary`.
+
+        This and `check_grammar` are called from one thread beside the engine's.
+        """
 
     def check_grammar(self, grammar: GrammarSpec) -> None:
         """Compile a grammar before its sequence is admitted.
@@ -45,11 +49,26 @@ class StepEngine(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class GrammarChecked:
+    """A request's grammar is compiled, or cannot be followed; comes from a thread of our own."""
+
+    submit: wire.Submit
+    error: ApiError | None
+
+
+Incoming = wire.ToWorker | GrammarChecked
+"""What the inbox holds."""
+
+
 class Post(Protocol):
     """What the loop asks of a mailbox."""
 
-    def receive(self, *, wait: bool) -> list[wire.ToWorker]:
+    def receive(self, *, wait: bool) -> list[Incoming]:
         """Everything that has come; with `wait`, at least one message."""
+
+    def post(self, message: Incoming) -> None:
+        """Put a message of our own into the inbox; from any thread."""
 
     def send(self, message: wire.ToListener) -> None:
         """Queue a message; never blocks."""

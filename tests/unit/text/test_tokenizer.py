@@ -162,3 +162,21 @@ def test_threads_share_a_tokenizer(demo_tokenizer: Tokenizer) -> None:
 def test_long_monotonous_texts_take_no_long_time(demo_tokenizer: Tokenizer, unit: str) -> None:
     text = unit * (200_000 // len(unit))
     assert decode(demo_tokenizer, demo_tokenizer.encode(text)).decode() == text
+
+
+def test_a_token_is_looked_up_once_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("luce.text.tokenizer._MAX_SEEN", 2)
+    backend = Backend(models.BPE(vocab={"a": 0, "b": 1, "c": 2}, merges=[]))
+    tokenizer = Tokenizer(TokenizerParts(backend, Spelling.BYTE_LEVEL, (), frozenset(), 3))
+    looked_up: list[int] = []
+    look_up = tokenizer._look_up_bytes
+
+    def count(token_id: int) -> bytes:
+        looked_up.append(token_id)
+        return look_up(token_id)
+
+    monkeypatch.setattr(tokenizer, "_look_up_bytes", count)
+    first = [tokenizer.token_bytes(token_id) for token_id in range(3)]
+    again = [tokenizer.token_bytes(token_id) for token_id in range(3)]
+    assert first == again == [b"a", b"b", b"c"]
+    assert looked_up == [0, 1, 2, 2]

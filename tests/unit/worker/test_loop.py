@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +15,7 @@ from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.worker.loop import MAX_FAILED_STEPS, STATS_INTERVAL_NS, WorkerLoop
-from luce.worker.ports import LoopOptions
+from luce.worker.ports import Incoming, LoopOptions
 
 VOCAB = 256
 STOP = 7
@@ -52,14 +54,22 @@ class ScriptedEngine:
         self.most_under_way = 0
         self.on_step: Callable[[StepPlan], None] = lambda plan: None
         self.vocabulary: tuple = ()
+        self.calls: list[str] = []
+        self.compiling = threading.Event()
+        self.compiling.set()
 
     def token(self, output_index: int) -> int:
         return STOP if output_index == self.stop_at else 100 + output_index
 
     def use_vocabulary(self, *vocabulary) -> None:
         self.vocabulary = vocabulary
+        self.calls.append("vocabulary")
 
     def check_grammar(self, grammar: GrammarSpec) -> None:
+        self.calls.append(grammar.lark)
+        assert self.compiling.wait(10)
+        if grammar.lark == "crash":
+            raise RuntimeError("out of luck")
         if "bad" in grammar.lark:
             raise InvalidGrammar("that grammar is bad")
 
@@ -80,15 +90,24 @@ class ScriptedPost:
         self.inbox: list[wire.ToWorker] = []
         self.sent: list[wire.ToListener] = []
         self.sleeps = 0
+        self.posted: queue.SimpleQueue[Incoming] = queue.SimpleQueue()
+        self.awaited = 0
+        """Messages of the loop's own threads that are still to come."""
         self.on_idle: Callable[[], None] = lambda: self.inbox.append(wire.Shutdown(0.0))
 
     def receive(self, *, wait: bool) -> list[wire.ToWorker]:
+        if wait and not self.inbox and self.awaited:
+            self.inbox.append(self.posted.get(timeout=10))
+            self.awaited -= 1
         if wait and not self.inbox:
             self.sleeps += 1
             self.on_idle()
             assert self.inbox, "the loop would sleep for ever"
         messages, self.inbox = self.inbox, []
         return messages
+
+    def post(self, message: Incoming) -> None:
+        self.posted.put(message)
 
     def send(self, message: wire.ToListener) -> None:
         self.sent.append(message)
@@ -123,6 +142,7 @@ class Bench:
     def submit(self, request_id: str, num_prompt: int = 4, **sampling) -> None:
         params = SamplingParams(**{"max_tokens": 3, "stop_token_ids": (STOP,), **sampling})
         prompt = pack_prompt(range(num_prompt))
+        self.post.awaited += params.grammar is not None
         self.post.inbox.append(wire.Submit(request_id, prompt, params))
 
     def at_step(self, number: int, action: Callable[[], None]) -> None:
@@ -504,10 +524,11 @@ def test_preemption_shows_in_no_stream():
 # --- grammars --------------------------------------------------------------------------
 
 
-def test_the_engine_learns_the_vocabulary(bench: Bench):
+def test_the_engine_learns_the_vocabulary_before_it_compiles(bench: Bench):
     bench.post.inbox.append(wire.Vocabulary([b"a", b"b"], [1], [0]))
-    bench.submit("r1")
+    bench.submit("r1", grammar=GrammarSpec("good"))
     bench.run()
+    assert bench.engine.calls == ["vocabulary", "good"]
     assert bench.engine.vocabulary == ([b"a", b"b"], [1], [0])
     assert bench.post.tokens("r1") == [100, 101, 102]
 
@@ -519,6 +540,48 @@ def test_a_grammar_that_does_not_compile_is_refused(bench: Bench):
     refused = wire.Refused("bad", "failed", "InvalidGrammar", "that grammar is bad")
     assert bench.post.of(wire.Refused) == [refused]
     assert bench.post.tokens("good") == [100, 101, 102]
+
+
+def test_a_compiler_that_fails_costs_its_request_only(bench: Bench):
+    bench.submit("r1", grammar=GrammarSpec("crash"))
+    bench.submit("r2", grammar=GrammarSpec("good"))
+    bench.run()
+    [refused] = bench.post.of(wire.Refused)
+    assert (refused.request_id, refused.error) == ("r1", "InternalError")
+    assert bench.post.tokens("r2") == [100, 101, 102]
+
+
+def test_the_others_go_on_while_a_grammar_compiles(bench: Bench):
+    bench.engine.compiling.clear()
+    bench.submit("slow", grammar=GrammarSpec("good"))
+    bench.submit("quick")
+    bench.engine.on_step = lambda plan: bench.engine.compiling.set() if plan.step == 3 else None
+    bench.run()
+    admitted = [message.request_id for message in bench.post.of(wire.Admitted)]
+    assert admitted == ["quick", "slow"]
+    assert bench.post.tokens("slow") == bench.post.tokens("quick") == [100, 101, 102]
+
+
+def test_who_leaves_while_a_grammar_compiles_is_answered_once(bench: Bench):
+    bench.engine.compiling.clear()
+    bench.submit("r1", grammar=GrammarSpec("good"))
+    bench.post.inbox.append(wire.Cancel("r1", "client_gone"))
+    bench.submit("r2")
+    bench.engine.on_step = lambda plan: bench.engine.compiling.set()
+    bench.run()
+    assert [refused.request_id for refused in bench.post.of(wire.Refused)] == ["r1"]
+    assert [message.request_id for message in bench.post.of(wire.Admitted)] == ["r2"]
+
+
+def test_a_shutdown_refuses_those_whose_grammars_compile(bench: Bench):
+    bench.engine.compiling.clear()
+    bench.submit("r1", grammar=GrammarSpec("good"))
+    bench.post.inbox.append(wire.Shutdown(5.0))
+    bench.submit("r2", grammar=GrammarSpec("good"))
+    bench.loop._grammars.close = lambda: bench.engine.compiling.set()
+    bench.run()
+    refused = bench.post.of(wire.Refused)
+    assert refused == [wire.Refused("r1", "draining"), wire.Refused("r2", "draining")]
 
 
 def test_no_step_runs_ahead_of_a_grammar():

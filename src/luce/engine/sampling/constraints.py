@@ -63,7 +63,9 @@ class _Line:
 
 
 class RowConstraints:
-    """The rows' grammars and least lengths. Belongs to the engine's thread.
+    """The rows' grammars and least lengths.
+
+    Belongs to the engine's thread, but for `use_vocabulary` and `check`: compiling takes long.
 
     Args:
         max_rows: rows.

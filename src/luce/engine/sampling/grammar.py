@@ -6,6 +6,7 @@ work of one compilation and of one mask, and what fails does so in its own match
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -81,18 +82,26 @@ class GrammarCompiler:
         )
         self._executor = llguidance.LLExecutor(_MAX_THREADS)
         self._cache: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._cache_lock = threading.Lock()
 
     def matcher(self, grammar: GrammarSpec) -> Matcher:
         """A matcher at the beginning of a grammar; one that was used lately is not compiled again.
 
+        From any thread.
+
         Raises:
             InvalidGrammar: it has errors, or is too large.
         """
-        compiled = self._cache.pop(grammar.lark, None) or self._compile(grammar.lark)
-        self._cache[grammar.lark] = compiled
-        if len(self._cache) > _MAX_CACHED:
-            self._cache.popitem(last=False)
-        return Matcher(compiled.deep_copy())
+        with self._cache_lock:
+            compiled = self._cache.get(grammar.lark)
+        if compiled is None:
+            compiled = self._compile(grammar.lark)
+        with self._cache_lock:
+            self._cache[grammar.lark] = compiled
+            self._cache.move_to_end(grammar.lark)
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.popitem(last=False)
+            return Matcher(compiled.deep_copy())
 
     def fill(self, matchers: Sequence[Matcher], masks: Words) -> None:
         """Write the tokens each matcher allows into its line; runs without the interpreter's lock.

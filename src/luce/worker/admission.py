@@ -1,0 +1,74 @@
+"""Admission: answers each Submit, at once or when its grammar is compiled."""
+
+from __future__ import annotations
+
+from luce.protocol import messages as wire
+from luce.scheduler.outcome import Admitted
+from luce.scheduler.scheduler import Scheduler
+from luce.worker import convert
+from luce.worker.grammar_desk import GrammarDesk
+from luce.worker.ports import GrammarChecked, Post
+
+
+class Admission:
+    """The way of requests into the scheduler. Belongs to the engine's thread.
+
+    Args:
+        scheduler: decides.
+        grammars: compiles.
+        post: where answers go.
+        vocab_size: token ids are below it.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, grammars: GrammarDesk, post: Post, vocab_size: int
+    ) -> None:
+        self._scheduler = scheduler
+        self._grammars = grammars
+        self._post = post
+        self._vocab_size = vocab_size
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Admit nothing more."""
+        self._is_draining = True
+
+    def give_up_waiting(self) -> None:
+        """Refuse those whose grammars are still being compiled."""
+        for request_id in self._grammars.forget_all():
+            self._post.send(wire.Refused(request_id, "draining"))
+
+    def submit(self, submit: wire.Submit) -> None:
+        """A request has come."""
+        if submit.sampling.grammar is None or self._is_draining:
+            self._post.send(self._admit(submit))
+        else:
+            self._grammars.ask(submit)
+
+    def submit_checked(self, checked: GrammarChecked) -> None:
+        """A request's grammar is compiled, or cannot be."""
+        submit = self._grammars.take(checked)
+        if submit is None:
+            return
+        if checked.error is None:
+            self._post.send(self._admit(submit))
+        else:
+            self._post.send(convert.failed(submit.request_id, checked.error))
+
+    def cancel(self, request_id: str) -> None:
+        """Nobody waits for this request any more."""
+        if self._grammars.forget(request_id):
+            self._post.send(wire.Refused(request_id, "capacity", detail="cancelled in time"))
+        else:
+            self._scheduler.cancel(request_id)
+
+    def _admit(self, submit: wire.Submit) -> wire.Admitted | wire.Refused:
+        if self._is_draining:
+            return wire.Refused(submit.request_id, "draining")
+        prompt = convert.prompt_ids(submit, self._vocab_size)
+        if isinstance(prompt, wire.Refused):
+            return prompt
+        result = self._scheduler.submit(submit.request_id, prompt, submit.sampling)
+        if not isinstance(result, Admitted):
+            return convert.refusal(submit.request_id, result)
+        return wire.Admitted(submit.request_id, result.cached_tokens)
