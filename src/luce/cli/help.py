@@ -90,6 +90,6 @@ def _lines(options: Iterable[Option]) -> Iterable[str]:
 
 
 def _text(option: Option) -> str:
-    notes = [] if option.default is None else [f"default: {option.show(option.default)}"]
+    notes = [f"default: {option.default_text}"] if option.default_text else []
     notes += [option.variable] if option.variable else []
     return f"{option.help} ({'; '.join(notes)})" if notes else option.help

@@ -66,9 +66,10 @@ def read_launch(argv: Sequence[str]) -> Launch:
         if option is None:
             rest.append(word)
             continue
-        if option.field in values and not option.is_switch:
+        if option.field in values and not (option.is_switch or option.is_list):
             raise UsageError(f"{flag} is given more than once")
-        values[option.field] = _value(option, flag, text if separator else None, words)
+        value = _value(option, flag, text if separator else None, words)
+        values[option.field] = (*values.get(option.field, ()), value) if option.is_list else value
     return Launch(
         config_file=values.pop(CONFIG_OPTION.field, None),
         print_config=values.pop(PRINT_OPTION.field, None),

@@ -23,7 +23,7 @@ def parse_words(words: Sequence[str], options: Sequence[Option], where: str) -> 
 
     Returns:
         field name → value, of the options that were written. The last of a repeated option
-        counts.
+        counts, if it is no list.
 
     Raises:
         UsageError: an unknown or misplaced option, a bad value, or a stray word.
@@ -36,16 +36,19 @@ def parse_words(words: Sequence[str], options: Sequence[Option], where: str) -> 
         rest = ["--"]
     if rest:
         raise UsageError(f"{where}: {_explain_stray(rest[0], options)}")
-    return dict(vars(values))
+    return {
+        field: tuple(value) if isinstance(value, list) else value
+        for field, value in vars(values).items()
+    }
 
 
 def repeated_flags(words: Sequence[str], options: Sequence[Option]) -> list[str]:
-    """First spellings of the options written more than once in one block, in option order."""
+    """First spellings of the options that are no lists and written more than once in one block."""
     written = [word.partition("=")[0] for word in words]
     return [
         option.flags[0]
         for option in options
-        if sum(written.count(flag) for flag in option.spellings) > 1
+        if not option.is_list and sum(written.count(flag) for flag in option.spellings) > 1
     ]
 
 
@@ -55,6 +58,8 @@ def add_option(parser: argparse.ArgumentParser, option: Option, **extra: Any) ->
         for flags, value in ((option.flags, True), (option.negations, False)):
             parser.add_argument(*flags, dest=option.field, action="store_const", const=value)
         return
+    if option.is_list:
+        extra["action"] = "append"
     parser.add_argument(
         *option.flags,
         dest=option.field,

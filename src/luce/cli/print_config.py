@@ -70,10 +70,12 @@ def _row(option: Option, settings: Settings) -> tuple[str, str, str]:
 
 
 def _object(options: Iterable[Option], settings: Settings) -> dict[str, Any]:
-    return {option.key: _entry(settings[option.field]) for option in options}
+    return {option.key: _entry(option, settings[option.field]) for option in options}
 
 
-def _entry(setting: Setting) -> dict[str, Any]:
+def _entry(option: Option, setting: Setting) -> dict[str, Any]:
     value = str(setting.value) if isinstance(setting.value, Path) else setting.value
+    if option.secret and value:
+        value = option.show(value)
     entry = {"value": value, "source": str(setting.source)}
     return entry | ({"detail": setting.detail} if setting.detail else {})

@@ -56,7 +56,7 @@ def _read_line(launch: Launch, line: CommandLine) -> Written:
     for block in line.blocks:
         values = parse_words(block.arguments, _allowed(block), block.label)
         values["path"] = DEMO_MODEL if block.path is None else Path(block.path)
-        listener |= _take_listener_values(values)
+        listener = _joined(listener, _take_listener_values(values))
         settings = settings_of(values, Source.COMMAND_LINE)
         models.append(WrittenModel(place=block.place, settings=settings))
     return Written(
@@ -75,6 +75,13 @@ def _take_listener_values(values: dict[str, Any]) -> dict[str, Any]:
     """Move the server's values out of those of a block."""
     fields = [option.field for option in LISTENER_OPTIONS if option.field in values]
     return {field: values.pop(field) for field in fields}
+
+
+def _joined(prelude: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
+    """The values of both places: the later one wins, lists are put together."""
+    lists = {option.field for option in LISTENER_OPTIONS if option.is_list}
+    both = {field: prelude[field] + block[field] for field in lists & prelude.keys() & block.keys()}
+    return prelude | block | both
 
 
 def _repetition_notes(line: CommandLine) -> list[str]:

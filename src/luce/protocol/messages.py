@@ -18,7 +18,13 @@ PROTOCOL_VERSION = 1
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 CancelReason = Literal["client_gone", "stop_string", "slow_reader", "shutdown"]
 RefusalReason = Literal["capacity", "never_fits", "draining", "failed"]
-ControlOp = Literal["drain", "check"]
+ControlOp = Literal["drain", "check", "evict", "reinstate"]
+EvictionLevel = Literal["cold", "host", "warm", "partial"]
+"""What an evicted model keeps.
+
+cold: host snapshots of prefixes only. host: also its weights, in pinned host memory. warm: its
+weights, on the device. partial: what it has on devices other than its first.
+"""
 
 
 class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,11 +137,16 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 class Control(msgspec.Struct, frozen=True, tag=True):
     """Ask for an operation on the whole worker; answered by one `ControlDone`.
 
-    drain: admit nothing more. check: verify the block pool's invariants.
+    drain: admit nothing more. check: verify the block pool's invariants. evict: give device
+    memory back; asked of a worker that holds no request, and again of an evicted one to keep
+    less. The process, its frozen layout and its prefix snapshots in host memory stay. reinstate:
+    serve again with the same layout. While evicted, `Submit` is refused with "draining".
     """
 
     op_id: int
     op: ControlOp
+    level: EvictionLevel | None = None
+    """What to keep; only for evict."""
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -223,10 +234,24 @@ class Retired(msgspec.Struct, frozen=True, tag=True):
 
 
 class ControlDone(msgspec.Struct, frozen=True, tag=True):
-    """A `Control` is done; `error` is empty when it went well."""
+    """A `Control` is done; `error` is empty when it went well.
+
+    An evict with an error touched nothing: the model serves as before. A reinstate with an error
+    left the model evicted and holding nothing on its device that it had not held before.
+
+    Attributes:
+        retained_bytes: still on devices.
+        host_bytes: weights parked in host memory.
+        duration_ms: how long the worker took.
+        snapshots_lost: prefixes that could not be kept.
+    """
 
     op_id: int
     error: str = ""
+    retained_bytes: int = 0
+    host_bytes: int = 0
+    duration_ms: int = 0
+    snapshots_lost: int = 0
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):

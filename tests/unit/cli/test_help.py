@@ -17,7 +17,8 @@ ALL = LAUNCH_OPTIONS + LISTENER_OPTIONS + MODEL_OPTIONS
 def test_every_option_is_listed_with_default_and_variable() -> None:
     text = " ".join(server_help().split())
     for option in ALL:
-        notes = [] if option.default is None else [f"default: {option.show(option.default)}"]
+        has_default = option.default is not None and option.default != ()
+        notes = [f"default: {option.show(option.default)}"] if has_default else []
         notes += [option.variable] if option.variable else []
         end = f" ({'; '.join(notes)})" if notes else ""
         assert f"{option.synopsis} {' '.join(option.help.split())}{end}" in text

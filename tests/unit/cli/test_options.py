@@ -22,15 +22,33 @@ WRITTEN: dict[str, tuple[str | None, Any]] = {
     "--kv-pool-tokens": ("16384", 16384),
     "--default-max-tokens": ("300", 300),
     "--max-tokens": ("200", 200),
+    "--think-max-tokens": ("0", 0),
+    "--hard-limit-reply-budget": ("512", 512),
+    "--reasoning-effort-low": ("1", 1),
+    "--reasoning-effort-medium": ("2", 2),
+    "--reasoning-effort-high": ("3", 3),
+    "--reasoning-effort-x-high": ("4", 4),
+    "--reasoning-effort-max": ("5", 5),
+    "--model-cards": ("cards", Path("cards")),
     "--chat-template-file": ("chat.jinja", Path("chat.jinja")),
     "--target-device": ("cuda:1", "cuda:1"),
     "--dtype": ("bfloat16", "bfloat16"),
     "--threads": ("2", 2),
     "--chunk": ("256", 256),
+    "--cache-type-k": ("q8_0", "q8_0"),
+    "--cache-type-v": ("q4_0", "q4_0"),
     "--prefix-cache": (None, True),
     "--no-prefix-cache": (None, False),
     "--host": ("0.0.0.0", "0.0.0.0"),
     "--port": ("9000", 9000),
+    "--uds": ("luce.sock", Path("luce.sock")),
+    "--tls-cert": ("cert.pem", Path("cert.pem")),
+    "--tls-key": ("key.pem", Path("key.pem")),
+    "--api-key": ("sk-1", ("sk-1",)),
+    "--api-key-file": ("keys", Path("keys")),
+    "--cors": (None, True),
+    "--no-cors": (None, False),
+    "--cors-origin": ("https://a.example", ("https://a.example",)),
     "--routing-queue-limit": ("0", 0),
     "--routing-queue-timeout-s": ("20", 20),
     "--max-body-mib": ("8", 8),
@@ -123,6 +141,22 @@ def test_the_last_of_a_repeated_option_counts() -> None:
     assert parse_words(words, ALL, "b") == {"chunk": 64, "threads": 1}
     assert repeated_flags(words, ALL) == ["--chunk"]
     assert repeated_flags(words[:2], ALL) == []
+
+
+def test_lists_keep_all_that_was_written_and_are_no_repetition() -> None:
+    words = "--api-key a --cors-origin http://a --api-key=b --cors-origin=* --api-key -- ".split()
+    words[-1] = "c"
+    assert parse_words(words, ALL, "block 1 (m)") == {
+        "api_key": ("a", "b", "c"),
+        "cors_origin": ("http://a", "*"),
+    }
+    assert repeated_flags(words, ALL) == []
+
+
+def test_a_key_that_is_refused_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match="--api-key: a key is made of") as refused:
+        parse_words(["--api-key", "my secret"], ALL, "block 1 (m)")
+    assert "secret" not in str(refused.value)
 
 
 def test_the_last_form_of_a_switch_counts() -> None:

@@ -101,7 +101,8 @@ def test_the_keys_of_the_json_are_those_of_a_file(loaded: Loaded, tmp_path: Path
     document = json.loads(config_json(loaded))
     lines = [f"{key} = {json.dumps(entry['value'])}" for key, entry in document["routing"].items()]
     lines += ["[listener]"]
-    lines += [f"{key} = {json.dumps(item['value'])}" for key, item in document["listener"].items()]
+    listener = document["listener"].items()
+    lines += [f"{k} = {json.dumps(v['value'])}" for k, v in listener if v["value"] is not None]
     for model in document["models"]:
         settings = model["settings"].items()
         lines += ["[[model]]"]
@@ -116,3 +117,14 @@ def test_values_that_no_terminal_should_see_are_escaped() -> None:
     odd = resolve(read_launch(["m\x1b[31m\udcff.gguf"]))
     assert ["--model", "'m\\x1b[31m\\udcff.gguf'", "command line"] in rows(config_text(odd))
     assert json.loads(config_json(odd))["models"][0]["settings"]["model"]["value"].startswith("m")
+
+
+def test_keys_are_not_printed() -> None:
+    words = "--demo --api-key sk-secret --api-key sk-other --cors-origin http://a".split()
+    keyed = resolve(read_launch(words))
+    assert ["--api-key", "set, not shown", "command line"] in rows(config_text(keyed))
+    assert ["--cors-origin", "http://a", "command line"] in rows(config_text(keyed))
+    document = json.loads(config_json(keyed))
+    assert document["listener"]["api-key"]["value"] == "set, not shown"
+    assert document["listener"]["cors-origin"]["value"] == ["http://a"]
+    assert "sk-" not in config_text(keyed) + config_json(keyed) + repr(keyed.config)

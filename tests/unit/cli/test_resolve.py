@@ -95,6 +95,11 @@ def test_server_options_count_from_the_first_block_even_if_it_is_not_served() ->
         (f"--load-balancing {TWO} --no-prefix-cache=1", "--no-prefix-cache takes no value"),
         (f"--load-balancing {TWO} --model", "block 3: --model needs the path"),
         (f"--load-balancing {TWO} --specla", "block 2 (small): unknown option --specla"),
+        ("a --uds s --port 1", "--uds and --port exclude each other"),
+        ("a --uds s --host ::1", "--uds and --host exclude each other"),
+        ("a --tls-key k", "--tls-key needs the certificate it belongs to"),
+        ("a --no-cors --cors-origin *", "--no-cors and --cors-origin exclude each other"),
+        (f"{TWO} --api-key k", "block 2 (small): --api-key belongs in the first model block"),
         (f"{TWO} --primary-gpu cpu:0", "unknown option --primary-gpu; did you mean --load-bal"),
     ],
 )  # fmt: skip
@@ -102,6 +107,16 @@ def test_what_is_refused(line: str, problem: str) -> None:
     with pytest.raises(UsageError) as raised:
         resolved(line)
     assert problem in str(raised.value)
+
+
+def test_lists_before_the_first_model_and_in_it_are_put_together() -> None:
+    listener = resolved("--api-key a --port 1 --model m --api-key b --port 2").config.listener
+    assert (listener.api_key, listener.port) == (("a", "b"), 2)
+
+
+def test_a_port_of_the_environment_does_not_matter_beside_a_unix_socket() -> None:
+    listener = resolved("a --uds s", {"LUCE_PORT": "1", "LUCE_HOST": "::1"}).config.listener
+    assert listener.uds == Path("s")
 
 
 def test_unnamed_blocks_are_no_clash_while_one_is_served() -> None:
