@@ -261,8 +261,22 @@ REFUSED_ANYWHERE: dict[str, Any] = {
     "ebnf": "root ::= a",
     "prefix_cache": {"scope": "off"},
 }
+REFUSED_FORMATS: dict[str, Any] = {
+    "response_format": {"type": "json_object"},
+    "text": {"format": FLAT},
+    "output_config": {"format": FLAT},
+    "output_format": FLAT,
+}
+
+
+def formats_but(*served: str) -> dict[str, Any]:
+    return {name: value for name, value in REFUSED_FORMATS.items() if name not in served}
+
+
 CHAT_REFUSED: dict[str, Any] = {
     **REFUSED_ANYWHERE,
+    **formats_but("response_format"),
+    "function_call": {"name": "f"},
     "functions": [{"name": "f"}],
     "modalities": ["text", "audio"],
     "audio": {"voice": "x"},
@@ -273,12 +287,15 @@ CHAT_REFUSED: dict[str, Any] = {
 }
 COMPLETIONS_REFUSED: dict[str, Any] = {
     **REFUSED_ANYWHERE,
+    **formats_but("response_format"),
     "best_of": 3,
     "echo": True,
     "suffix": "end",
 }
 RESPONSES_REFUSED: dict[str, Any] = {
     **REFUSED_ANYWHERE,
+    **formats_but("text"),
+    "logprobs": True,
     "background": True,
     "background_options": {"completion_window": "2h"},
     "conversation": "c",
@@ -288,6 +305,9 @@ RESPONSES_REFUSED: dict[str, Any] = {
 }
 MESSAGES_REFUSED: dict[str, Any] = {
     **REFUSED_ANYWHERE,
+    **formats_but("output_config", "output_format"),
+    "logprobs": True,
+    "top_logprobs": 3,
     "mcp_servers": [{}],
     "container": "c",
     "compaction": {"type": "x"},

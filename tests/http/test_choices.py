@@ -110,12 +110,19 @@ async def test_what_is_wrong_is_an_http_status_also_in_a_stream() -> None:
         await server.idle()
 
 
-async def test_a_later_choice_without_room_in_the_queue_ends_the_answer() -> None:
-    script = FakeScript(max_concurrency=1, token_delay_s=0.01, reply=[97] * 20)
-    async with Harness(script, rules=Rules(queue_limit=0)) as server:
-        response = await server.ask("x", n=2)
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "overloaded"
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_queue_does_not_turn_an_answer_away_that_has_begun(stream: bool) -> None:
+    rules = Rules(queue_limit=0)
+    async with Harness(FakeScript(max_concurrency=1), rules=rules) as server:
+        response = await server.ask("hello", n=3, stream=stream)
+        assert response.status_code == 200
+        if stream:
+            events = events_of(response.text)
+            assert events[-1] == "[DONE]"
+            ends = [c[-1]["finish_reason"] for c in by_choice(events, 3)]
+        else:
+            ends = [choice["finish_reason"] for choice in response.json()["choices"]]
+        assert ends == ["stop"] * 3
         await server.idle()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_harness import CHAT, LOOPS, FakeModel, Harness, chat_body, eventually
+from http_harness import CHAT, LOOPS, FakeModel, Harness, Rules, chat_body, eventually
 
 from luce.testing.fake_script import FakeScript
 from luce.testing.slow_reader import SlowReader
@@ -17,6 +17,7 @@ from luce.testing.slow_reader import SlowReader
 pytestmark = pytest.mark.anyio
 
 Leave = Callable[[SlowReader], None]
+LARGE_BODIES = Rules(max_body_bytes=4_000_000)
 LEAVES: list[Leave] = [SlowReader.close, SlowReader.reset]
 
 
@@ -79,6 +80,35 @@ async def test_while_queued(leave: Leave) -> None:
         assert (await running).status_code == 200
         await server.idle()
         assert server.models[0].prompts() == ["first"]
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_behind_a_body_that_filled_the_buffers(leave: Leave, stream: bool) -> None:
+    """The server stops reading while a large body piles up, and must go on for the end."""
+    async with Harness(FakeScript(hold_after=0), rules=LARGE_BODIES) as server:
+        async with server.slow_reader() as client:
+            await request(client, stream=stream, user="x" * 2_000_000)
+            await eventually(lambda: server.models[0].worker.in_flight == 1)
+            leave(client)
+            await server.idle()
+        assert cancelled(server.models[0]) == ["client_gone"]
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+async def test_while_queued_behind_a_large_body(leave: Leave) -> None:
+    script = FakeScript(max_concurrency=1, hold_after=0)
+    async with Harness(script, rules=LARGE_BODIES) as server:
+        running = asyncio.create_task(server.ask("first"))
+        await eventually(lambda: server.in_flight() == 1)
+        async with server.slow_reader() as client:
+            await request(client, "queued", user="x" * 200_000)
+            await eventually(lambda: server.router.num_waiting == 1)
+            leave(client)
+            await eventually(lambda: server.router.num_waiting == 0)
+        server.models[0].worker.release()
+        assert (await running).status_code == 200
+        await server.idle()
 
 
 async def test_while_sending_its_request() -> None:

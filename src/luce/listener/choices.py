@@ -2,7 +2,8 @@
 
 Each choice is admitted like any other request, one after the other: choice i begins when choice
 i - 1 has given its first output. By then the prompt is computed, so that the later ones find it
-in the prefix cache, and at most one of them waits in the queue. All run on the model of choice 0.
+in the prefix cache, and at most one of them waits in the queue, however full. All run on the model
+of choice 0.
 Errors up to the admission of choice 0 can still become any HTTP status; one later ends the whole
 answer, once.
 """

@@ -235,9 +235,15 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """What comes next is another head."""
+        """What comes next is another head, or the client's end, which must be seen.
+
+        uvicorn has stopped reading behind a large body and would go on with the app's next
+        question only.
+        """
         super().on_message_complete()
         self._head = RequestHead()
+        if not self.pipeline:
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         """An upload that nobody read may end within a moment; it cannot hold the connection."""

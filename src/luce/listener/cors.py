@@ -8,6 +8,7 @@ the models, so pages of other machines have to be named.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from urllib.parse import urlsplit
 
@@ -109,15 +110,28 @@ def _is_loopback(origin: str) -> bool:
     return parts.scheme in ("http", "https") and _LOOPBACK.fullmatch(host) is not None
 
 
+def _is_address(origin: str) -> bool:
+    try:
+        ipaddress.ip_address(urlsplit(origin).hostname or "")
+    except ValueError:
+        return False
+    return True
+
+
 def _is_own(origin: bytes, asked: Headers) -> bool:
     """The page came from this server, as far as it or the browser can tell.
 
-    Behind a proxy the names differ; the browser knows the one it asked.
+    Behind a proxy the names differ; the browser knows the one it asked. Browsers say so of safe
+    pages (HTTPS, loopback) only. For others an address counts, but no name: whoever owns a name
+    may let it point to this machine once his page is open (DNS rebinding).
     """
     if _first(asked, b"sec-fetch-site") in _SAME_SITE:
         return True
     host = _first(asked, b"host")
-    return bool(host) and origin.partition(b"://")[2] == host
+    if not host or origin.partition(b"://")[2] != host:
+        return False
+    text = origin.decode("latin-1")
+    return _is_loopback(text) or _is_address(text)
 
 
 def _first(headers: Headers, wanted: bytes) -> bytes:

@@ -97,14 +97,22 @@ def test_switched_off_nothing_is_said_and_nobody_let_in() -> None:
 
 def test_the_servers_own_pages_may() -> None:
     foreign = b"https://chat.example"
-    own = [(b"host", b"chat.example"), (b"origin", foreign)]
-    Cors().check(own)
+    for address in (b"192.168.0.7:8080", b"[fd00::7]:8080", b"localhost:8080"):
+        Cors().check([(b"host", address), (b"origin", b"http://" + address)])
     Cors().check(asked(foreign, (b"sec-fetch-site", b"same-origin")))
     for site in (b"cross-site", b"same-site", b""):
         with pytest.raises(Forbidden):
             Cors().check(asked(foreign, (b"sec-fetch-site", site)))
     with pytest.raises(Forbidden):
         Cors().check([(b"host", b""), (b"origin", b"null")])
+
+
+def test_a_name_that_points_here_is_not_the_servers_own() -> None:
+    """DNS rebinding: a visited page lets its name point to this machine and asks "itself"."""
+    rebound = [(b"host", b"evil.example:8080"), (b"origin", b"http://evil.example:8080")]
+    with pytest.raises(Forbidden, match="cors-origin"):
+        Cors().check(rebound)
+    Cors(("http://evil.example:8080",)).check(rebound)
 
 
 def test_a_preflight_is_told_what_it_asked_for() -> None:

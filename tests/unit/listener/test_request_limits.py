@@ -87,6 +87,14 @@ def test_strings_of_a_body(dialect: Dialect, base: dict[str, Any]) -> None:
     dialect.decode(json.dumps({**base, "anything": 'a "quoted" text ' * 300_000}).encode())
 
 
+@pytest.mark.parametrize(("dialect", "base"), ALL)
+@pytest.mark.parametrize("item", [1, [], {}])
+def test_values_of_a_body(dialect: Dialect, base: dict[str, Any], item: Any) -> None:
+    error = refused(dialect, {**base, "anything": [item] * 1_000_001})
+    assert "1000000 values" in error.message
+    dialect.decode(json.dumps({**base, "anything": "much, longer, text " * 300_000}).encode())
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

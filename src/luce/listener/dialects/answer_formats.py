@@ -76,13 +76,13 @@ def answer_format(request: SamplingFields, *own: NamedFormat) -> NamedFormat:
         own: what the API's own fields say.
 
     Raises:
-        InvalidRequest: two fields say something; `param` names the second.
+        InvalidRequest: two fields say something, `param` names the second; or one is empty.
     """
     wanted = [form for form in own if form.format is not None]
-    if request.grammar:
-        wanted.append(NamedFormat(LarkFormat(request.grammar), "grammar"))
-    if request.regex:
-        wanted.append(NamedFormat(RegexFormat(request.regex), "regex"))
+    if request.grammar is not None:
+        wanted.append(NamedFormat(LarkFormat(_not_empty(request.grammar, "grammar")), "grammar"))
+    if request.regex is not None:
+        wanted.append(NamedFormat(RegexFormat(_not_empty(request.regex, "regex")), "regex"))
     if len(wanted) > 1:
         first, second = wanted[0].param, wanted[1].param
         raise InvalidRequest(
@@ -90,6 +90,12 @@ def answer_format(request: SamplingFields, *own: NamedFormat) -> NamedFormat:
             param=second,
         )
     return wanted[0] if wanted else NamedFormat(None, "grammar")
+
+
+def _not_empty(source: str, param: str) -> str:
+    if not source:
+        raise InvalidRequest(f"{param} must not be empty; leave it out.", param=param)
+    return source
 
 
 def _plain_format(kind: str, schema: dict[str, Any] | None, param: str) -> NamedFormat:

@@ -9,7 +9,7 @@ from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import anthropic_wire as wire
 from luce.listener.dialects.anthropic_tools import ConversationTools
 from luce.listener.dialects.billing_header import without_billing
-from luce.listener.dialects.openai_fields import template_variables
+from luce.listener.dialects.openai_fields import refuse_unserved, template_variables
 from luce.text import call as ours
 from luce.text.reasoning import ReasoningRequest, reasoning_request
 
@@ -42,7 +42,7 @@ def prompt_call(request: wire.MessagesRequest) -> ours.GenerationCall:
         InvalidRequest: something is not as it should be; `param` names it.
         UnsupportedFeature: something would change the prompt and is not served.
     """
-    _refuse_unserved(request)
+    refuse_unserved(request, wire.UNSERVED)
     choice = request.tool_choice
     tools = ConversationTools(request.tools or [])
     messages = (*_system(request.system, tools), *_turns(request.messages, tools))
@@ -57,12 +57,6 @@ def prompt_call(request: wire.MessagesRequest) -> ours.GenerationCall:
         template_kwargs=template_variables(request.chat_template_kwargs),
         client_names=offer.names,
     )
-
-
-def _refuse_unserved(request: wire.MessagesRequest) -> None:
-    for name in wire.UNSERVED:
-        if getattr(request, name):
-            raise UnsupportedFeature(f"{name} is not supported here.", param=name)
 
 
 def _reasoning(request: wire.MessagesRequest) -> ReasoningRequest:

@@ -5,12 +5,18 @@ Explicit null is the same as absent. Fields not named here are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
 from luce.listener.dialects.formats_wire import TextFormat
-from luce.listener.dialects.openai_wire import UNSERVED_ANYWHERE, SamplingFields
+from luce.listener.dialects.openai_wire import (
+    LOGPROBS_ELSEWHERE,
+    UNSERVED_ANYWHERE,
+    SamplingFields,
+    formats_but,
+)
 from luce.listener.dialects.ranges import ItemList
 
 
@@ -123,6 +129,8 @@ class MessagesRequest(SamplingFields, kw_only=True):
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     output_format: TextFormat | None = None
+    logprobs: Any = None
+    top_logprobs: Any = None
     mcp_servers: Any = None
     container: Any = None
     compaction: Any = None
@@ -138,8 +146,16 @@ class MessagesRequest(SamplingFields, kw_only=True):
     workspace_id: str | None = None
 
 
-UNSERVED = ("mcp_servers", "container", "compaction", "thread", *UNSERVED_ANYWHERE)
-"""Fields that would change the answer and are not served: refused unless empty."""
+UNSERVED: dict[str, Callable[[MessagesRequest], bool]] = {
+    "mcp_servers": lambda request: not request.mcp_servers,
+    "container": lambda request: not request.container,
+    "compaction": lambda request: not request.compaction,
+    "thread": lambda request: not request.thread,
+    **LOGPROBS_ELSEWHERE,
+    **UNSERVED_ANYWHERE,
+    **formats_but("output_config", "output_format"),
+}
+"""Fields that are refused unless null or, by this test, asking for nothing that is not served."""
 
 NO_EFFECT = frozenset(
     {

@@ -42,7 +42,14 @@ class OpenAIChat:
 
     def decode(self, body: bytes) -> GenerationCall:
         """Read and check a request; see `Dialect.decode`."""
-        request = decode_json(self._decoder, body)
+        return self.call(decode_json(self._decoder, body))
+
+    def call(self, request: wire.ChatRequest) -> GenerationCall:
+        """Check a request that was read.
+
+        Raises:
+            InvalidRequest: as `decode`.
+        """
         refuse_unserved(request, wire.UNSERVED)
         check_ranges(request)
         variables = template_variables(request.chat_template_kwargs)

@@ -12,7 +12,12 @@ import msgspec
 
 from luce.listener.dialects.formats_wire import ResponseFormat
 from luce.listener.dialects.openai_completions_logprobs import TextLogprobs
-from luce.listener.dialects.openai_wire import UNSERVED_ANYWHERE, SamplingFields, WireUsage
+from luce.listener.dialects.openai_wire import (
+    UNSERVED_ANYWHERE,
+    SamplingFields,
+    WireUsage,
+    formats_but,
+)
 
 DEFAULT_MAX_TOKENS = 16
 """As the API says."""
@@ -40,6 +45,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
     **UNSERVED_ANYWHERE,
+    **formats_but("response_format"),
     "best_of": lambda request: request.best_of == (request.n or 1),
     "echo": lambda request: not request.echo,
     "suffix": lambda request: not request.suffix,

@@ -114,6 +114,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     Attributes:
         grammar, regex: of ours: what the answer must look like, as Lark or a regular expression.
         guided_json: from here on what other local servers call it.
+        response_format: from here on what the APIs call it; each refuses the others' names.
     """
 
     model: str | None = None
@@ -147,6 +148,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     structured_outputs: Any = None
     ebnf: Any = None
     prefix_cache: Any = None
+    response_format: Any = None
+    text: Any = None
+    output_config: Any = None
+    output_format: Any = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -202,10 +207,44 @@ UNSERVED_ANYWHERE: dict[str, Callable[[Any], bool]] = dict.fromkeys(
 )
 """Fields of other local servers: an answer of just any form would look like support."""
 
+
+def _asks_for_no_format(name: str, key: str | None = None) -> Callable[[Any], bool]:
+    """Whether a foreign field, or a key of it, says no more than that text is wanted."""
+
+    def test(request: Any) -> bool:
+        given = getattr(request, name)
+        if key is not None:
+            given = given.get(key) if isinstance(given, dict) else None
+        return given is None or given == {"type": "text"}
+
+    return test
+
+
+FORMATS_ELSEWHERE: dict[str, Callable[[Any], bool]] = {
+    "response_format": _asks_for_no_format("response_format"),
+    "text": _asks_for_no_format("text", "format"),
+    "output_config": _asks_for_no_format("output_config", "format"),
+    "output_format": _asks_for_no_format("output_format"),
+}
+"""What the APIs call the format of an answer: refused where another name is served."""
+
+
+def formats_but(*served: str) -> dict[str, Callable[[Any], bool]]:
+    """`FORMATS_ELSEWHERE` without the names an API serves."""
+    return {name: test for name, test in FORMATS_ELSEWHERE.items() if name not in served}
+
+
+LOGPROBS_ELSEWHERE: dict[str, Callable[[Any], bool]] = {
+    "logprobs": lambda request: request.logprobs is False,
+    "top_logprobs": lambda request: request.top_logprobs == 0,
+}
+"""What chat calls log probabilities, where they are not reported so."""
+
 UNSERVED: dict[str, Callable[[ChatRequest], bool]] = {
     **UNSERVED_ANYWHERE,
+    **formats_but("response_format"),
     "functions": lambda request: request.functions == [] or request.function_call == "none",
-    "function_call": lambda request: request.function_call == "none" or not request.functions,
+    "function_call": lambda request: request.function_call in ("none", "auto"),
     "modalities": lambda request: request.modalities in (["text"], []),
     "audio": lambda _request: False,
     "prediction": lambda _request: False,

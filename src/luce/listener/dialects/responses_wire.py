@@ -11,7 +11,12 @@ from typing import Any, Literal
 import msgspec
 
 from luce.listener.dialects.formats_wire import TextFormat
-from luce.listener.dialects.openai_wire import UNSERVED_ANYWHERE, SamplingFields
+from luce.listener.dialects.openai_wire import (
+    LOGPROBS_ELSEWHERE,
+    UNSERVED_ANYWHERE,
+    SamplingFields,
+    formats_but,
+)
 from luce.listener.dialects.ranges import ItemList
 
 
@@ -137,6 +142,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     service_tier: str | None = None
     max_tool_calls: int | None = None
     top_logprobs: int | None = None
+    logprobs: Any = None
     truncation: Literal["auto", "disabled"] | None = None
     reasoning_effort: str | None = None
     thinking: dict[str, Any] | None = None
@@ -180,7 +186,9 @@ UNSERVED: dict[str, Callable[[ResponsesRequest], bool]] = {
     "image": lambda _request: False,
     "moderation": lambda _request: False,
     "prompt": lambda _request: False,
+    "logprobs": LOGPROBS_ELSEWHERE["logprobs"],
     **UNSERVED_ANYWHERE,
+    **formats_but("text"),
 }
 """Fields that are refused unless null or, by this test, asking for nothing that is not served."""
 

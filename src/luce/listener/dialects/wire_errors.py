@@ -14,6 +14,9 @@ T = TypeVar("T")
 MAX_STRINGS = 500_000
 """Most strings of a body, names of fields included: a tenth of a second of decoding."""
 
+MAX_VALUES = 1_000_000
+"""Most values of a body: as many token ids take up to half a second to decode and check."""
+
 _WHERE = re.compile(r"^(?P<problem>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
 
@@ -25,7 +28,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         InvalidRequest: not JSON, too deeply nested, or a field has the wrong type; `param` is
             that field.
     """
-    _check_num_strings(body)
+    _check_num_values(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -36,14 +39,20 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequest(f"The body is not valid JSON: {_lower_first(str(error))}.") from error
 
 
-def _check_num_strings(body: bytes) -> None:
-    """Millions of strings take seconds to decode, with the event loop waiting."""
+def _check_num_values(body: bytes) -> None:
+    """Millions of values take seconds to decode, with the event loop waiting.
+
+    They are counted by what stands between them. Texts have commas and brackets as well, but
+    those with this many are longer than any model's context.
+    """
     if len(body) < 2 * MAX_STRINGS:
         return
     # A quote after an even number of backslashes ends a string; counting pairs is close enough.
     quotes = body.count(b'"') - body.count(b'\\"') + body.count(b'\\\\"')
     if quotes // 2 > MAX_STRINGS:
         raise InvalidRequest(f"The body has more than {MAX_STRINGS} strings; send fewer.")
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise InvalidRequest(f"The body has more than {MAX_VALUES} values; send fewer.")
 
 
 def _field_error(text: str) -> InvalidRequest:

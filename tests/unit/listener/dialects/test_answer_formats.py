@@ -72,7 +72,15 @@ def test_grammar_and_regex(endpoint: Any) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ALL)
-@pytest.mark.parametrize("fields", [{}, {"grammar": None}, {"grammar": "", "regex": ""}])
+@pytest.mark.parametrize("name", ["grammar", "regex"])
+def test_an_empty_form_is_a_mistake(endpoint: Any, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} must not be empty") as caught:
+        decode(endpoint, **{name: ""})
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("endpoint", ALL)
+@pytest.mark.parametrize("fields", [{}, {"grammar": None}, {"regex": None}])
 def test_nothing_is_asked_for(endpoint: Any, fields: dict[str, Any]) -> None:
     call = decode(endpoint, **fields)
     assert call.answer_format is None

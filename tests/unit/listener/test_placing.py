@@ -1,0 +1,99 @@
+"""Every model has its device and its sizes before its worker is started."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from luce.config.listener import ListenerConfig, ServerConfig
+from luce.config.model import ModelConfig
+from luce.config.routing import RoutingConfig
+from luce.errors import ModelFileError, PlacementError, UsageError
+from luce.listener.placing import machine_for, place_models
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    path = tmp_path / "devices.toml"
+    path.write_text(
+        "[[device]]\nid = 'cuda:0'\ntotal_mib = 24000\n[[device]]\nid = 'hip:0'\n"
+        "[[device]]\nid = 'cpu:0'\ntotal_mib = 64000\n",
+        encoding="ascii",
+    )
+    return path
+
+
+def config(inventory: Path, *models: ModelConfig, budgets: tuple[str, ...] = ()) -> ServerConfig:
+    routing = RoutingConfig(device_inventory=inventory, device_memory=budgets)
+    return ServerConfig(listener=ListenerConfig(), models=models, routing=routing)
+
+
+def place(settings: ServerConfig):  # type: ignore[no-untyped-def]
+    return place_models(settings, machine_for(settings.routing, settings.models))
+
+
+def test_the_worker_is_told_the_plans_sizes(inventory: Path, demo_model: Path) -> None:
+    model = ModelConfig(path=demo_model, target_device="cpu:2", max_concurrency=2)
+    (placed,) = place(config(inventory, model, budgets=("cpu:2=1GiB",)))
+    assert (placed.device.id, placed.device.total_bytes) == ("cpu:2", GIB)
+    assert placed.plan.sizes is not None
+    assert placed.spec.max_ctx == placed.plan.sizes.max_ctx
+    assert placed.spec.kv_pool_tokens == placed.plan.sizes.kv_pool_tokens
+    assert (placed.spec.device, placed.spec.max_concurrency) == ("cpu:2", 2)
+
+
+def test_auto_is_settled_and_its_reason_logged(
+    inventory: Path, demo_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    auto = ModelConfig(path=demo_model, target_device="auto")
+    (placed,) = place(config(inventory, auto))
+    assert placed.config == replace(auto, target_device="cuda:0")
+    assert placed.spec.device == "cuda:0"
+    (record,) = [record for record in caplog.records if record.message == "device chosen"]
+    assert vars(record)["reason"] == "the discrete GPU with most free memory that holds the model"
+
+
+def test_auto_with_room_nowhere(inventory: Path, demo_model: Path) -> None:
+    inventory.write_text("[[device]]\nid = 'cpu:0'\ntotal_mib = 700\n", encoding="ascii")
+    auto = ModelConfig(path=demo_model, name="m", target_device="auto")
+    with pytest.raises(PlacementError, match=r"--target-device auto: m: no device holds"):
+        place(config(inventory, auto))
+
+
+def test_what_can_never_fit_does_not_start(inventory: Path, demo_model: Path) -> None:
+    model = ModelConfig(path=demo_model, name="m", max_ctx=8192)
+    with pytest.raises(PlacementError, match=r"not enough memory on cpu:0: m needs .* 1\.0 GiB"):
+        place(config(inventory, model, budgets=("cpu=1GiB",)))
+
+
+def test_unknown_memory_is_told_and_left_to_the_worker(
+    inventory: Path, demo_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ModelConfig(path=demo_model, target_device="hip:0")
+    (placed,) = place(config(inventory, model))
+    assert placed.plan.result == "unknown"
+    assert (placed.spec.max_ctx, placed.spec.kv_pool_tokens) == (None, None)
+    assert "memory is not planned" in caplog.messages
+
+
+def test_a_shortened_context_is_told(
+    inventory: Path, demo_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place(config(inventory, ModelConfig(path=demo_model), budgets=("cpu:0=1GiB",)))
+    (record,) = [record for record in caplog.records if record.message == "memory plan"]
+    assert "tokens instead of 8192: no more fits" in vars(record)["warning"]
+
+
+def test_errors_of_files_and_options(inventory: Path, demo_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="no such file"):
+        place(config(inventory, ModelConfig(path=tmp_path / "missing.gguf")))
+    with pytest.raises(UsageError, match="longer than the model's context"):
+        place(config(inventory, ModelConfig(path=demo_model, max_ctx=1 << 20)))
+    with pytest.raises(UsageError, match="--device-memory hip:3: no such device"):
+        machine_for(RoutingConfig(device_inventory=inventory, device_memory=("hip:3=1GiB",)), [])
