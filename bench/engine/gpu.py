@@ -1,6 +1,6 @@
 """Speed of the engine on a GPU, random weights of the right shapes: checks, times, table last.
 
-    PYTHONPATH=src:. python -m bench.engine.gpu [--cases ops,0.6B,8B] [--out FILE]
+    PYTHONPATH=src:. python -m bench.engine.gpu [--cases 0.6B,8B,8B:Q4_K,8B:bf16:q8_0] [--profile]
 
 Shares are of ceilings measured in the same run: a copy between two large buffers (bytes read and
 written) and a large bfloat16 product on random data.
@@ -15,16 +15,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from bench.engine.shapes import QWEN3, hparams_of, random_engine
+from bench.engine.shapes import QWEN3, Storage, random_engine
 
 from luce.engine.device import open_device
 from luce.engine.engine import Engine, PendingStep
-from luce.engine.ops.triton import linear
-from luce.kv.spec import blocks_for
+from luce.kv.spec import blocks_for, head_bytes
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 
@@ -77,6 +78,10 @@ class Streams:
         info = engine.resolved
         self._width = (info.num_blocks - 1) // info.max_rows
         self._rng = torch.Generator().manual_seed(1)
+
+    def spread(self, rows: int) -> None:
+        """Deal all blocks to the first rows."""
+        self._width = (self.engine.resolved.num_blocks - 1) // rows
 
     def _table(self, row: int, tokens: int) -> tuple[int, ...]:
         first = 1 + row * self._width
@@ -153,58 +158,99 @@ class Streams:
         return (marks[-1] - marks[2]) / (len(marks) - 3)
 
 
-def weight_bytes(size: str) -> int:
-    """What a decode step reads of the weights, bfloat16."""
-    hidden, inter, layers, heads, kv_heads, _ = QWEN3[size]
-    layer = hidden * 128 * (2 * heads + 2 * kv_heads) + 3 * hidden * inter
-    return 2 * (layers * layer + hparams_of(size).vocab_size * hidden)
+def matrix_elements(size: str) -> int:
+    """Of one layer."""
+    hidden, inter, _, heads, kv_heads, _ = QWEN3[size]
+    return hidden * 128 * (2 * heads + 2 * kv_heads) + 3 * hidden * inter
 
 
-def kv_bytes(size: str) -> int:
-    _, _, layers, _, kv_heads, _ = QWEN3[size]
-    return 2 * layers * kv_heads * 128 * 2
+@dataclass(frozen=True)
+class Shape:
+    """A model and how it is stored, as "8B", "8B:Q4_K" or "8B:bf16:q8_0"."""
+
+    size: str
+    storage: Storage
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        size, _, rest = text.partition(":")
+        weights, _, cache = rest.partition(":")
+        return cls(size, Storage(weights or "bf16", cache or "auto"))
+
+    def __str__(self) -> str:
+        cache = "" if self.storage.cache == "auto" else f" cache {self.storage.cache}"
+        return f"{self.size} {self.storage.weights}{cache}"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of a token."""
+        _, _, layers, _, kv_heads, _ = QWEN3[self.size]
+        kind = "bf16" if self.storage.cache == "auto" else self.storage.cache
+        return 2 * layers * kv_heads * head_bytes(kind, 128)  # type: ignore[arg-type]
+
+    @property
+    def decodes(self) -> list[tuple[int, int, float]]:
+        """Rows, prompt tokens, and the peer's tokens a second: vLLM, llama.cpp if quantised."""
+        return _DECODES.get((self.size, self.storage.weights), [(1, 128, 0.0)])
+
+    @property
+    def prefills(self) -> list[tuple[int, int, float]]:
+        """Prompts, tokens of each, and the peer's tokens a second."""
+        return _PREFILLS.get((self.size, self.storage.weights), [])
+
+
+_DECODES = {
+    ("0.6B", "bf16"): [(1, 128, 379.0), (16, 128, 6779.0), (64, 128, 19035.0), (256, 128, 29837.0)],
+    ("8B", "bf16"): [
+        (1, 128, 192.0),
+        (16, 1024, 2715.0),
+        (64, 1024, 7825.0),
+        (256, 1024, 13147.0),
+        (256, 128, 22745.0),
+    ],
+    ("8B", "Q4_K"): [(1, 128, 249.0), (8, 1024, 892.0), (16, 1024, 1765.0), (64, 1024, 3539.0)],
+    ("8B", "Q8_0"): [(1, 128, 225.0), (16, 1024, 0.0)],
+    ("tiny", "bf16"): [(1, 128, 0.0), (5, 40, 0.0)],
+}
+_PREFILLS = {
+    ("8B", "bf16"): [(1, 2048, 38556.0), (1, 8192, 36729.0), (8, 2048, 42089.0)],
+    ("8B", "Q4_K"): [(1, 8192, 10400.0)],
+    ("8B", "Q8_0"): [(1, 8192, 11500.0)],
+    ("0.6B", "bf16"): [(8, 2048, 0.0)],
+}
 
 
 class Table:
+    """What was measured, against the ceilings of the same run."""
+
     def __init__(self, copy: float, product: float) -> None:
         self.copy, self.product = copy, product
-        self.rows: list[dict[str, object]] = []
+        self.rows: list[dict[str, Any]] = []
 
-    def decode(self, size: str, rows: int, context: int, seconds: float, peer: float) -> None:
-        floor = (weight_bytes(size) + rows * context * kv_bytes(size)) / self.copy
-        self._add(
-            f"decode {size} batch {rows} context {context}",
-            rows / seconds,
-            "tok/s",
-            floor / seconds,
-            peer,
-            seconds * 1e3,
-        )
+    def decode(
+        self, shape: Shape, step_bytes: int, case: tuple[int, int, float], seconds: float
+    ) -> None:
+        rows, context, peer = case
+        floor = (step_bytes + rows * context * shape.kv_bytes) / self.copy
+        name = f"decode {shape} batch {rows} context {context}"
+        self._add(name, rows / seconds, floor / seconds, peer, seconds * 1e3)
 
-    def prefill(self, size: str, count: int, tokens: int, seconds: float, peer: float) -> None:
-        hidden, inter, layers, heads, kv_heads, _ = QWEN3[size]
-        layer = hidden * 128 * (2 * heads + 2 * kv_heads) + 3 * hidden * inter
-        flops = 2 * layers * layer * tokens + 2 * tokens * tokens * heads * 128 * layers
+    def prefill(self, shape: Shape, count: int, tokens: int, peer: float, seconds: float) -> None:
+        _, _, layers, heads, _, _ = QWEN3[shape.size]
+        elements = matrix_elements(shape.size)
+        flops = 2 * layers * elements * tokens + 2 * tokens * tokens * heads * 128 * layers
         floor = count * flops / self.product
-        self._add(
-            f"prefill {size} {count}x{tokens}",
-            count * tokens / seconds,
-            "tok/s",
-            floor / seconds,
-            peer,
-            seconds * 1e3,
-        )
+        name = f"prefill {shape} {count}x{tokens}"
+        self._add(name, count * tokens / seconds, floor / seconds, peer, seconds * 1e3)
 
-    def _add(self, name: str, rate: float, unit: str, share: float, peer: float, ms: float) -> None:
-        self.rows.append(
-            {"case": name, "rate": rate, "unit": unit, "share": share, "peer": peer, "ms": ms}
-        )
+    def _add(self, name: str, rate: float, share: float, peer: float, ms: float) -> None:
+        self.rows.append({"case": name, "rate": rate, "share": share, "peer": peer, "ms": ms})
         self._print(self.rows[-1])
 
-    def _print(self, row: dict[str, object]) -> None:
-        ratio = f"{row['rate'] / row['peer']:5.2f}x vLLM" if row["peer"] else ""  # type: ignore[operator]
+    def _print(self, row: dict[str, Any]) -> None:
+        ratio = f"{row['rate'] / row['peer']:5.2f}x peer" if row["peer"] else ""
         print(
-            f"{row['case']:<36} {row['rate']:10.0f} {row['unit']}  {row['ms']:8.3f} ms  "
+            f"{row['case']:<46} {row['rate']:8.0f} tok/s  {row['ms']:8.3f} ms  "
             f"{row['share']:6.1%} of floor  {ratio}",
             flush=True,
         )
@@ -216,55 +262,62 @@ class Table:
             self._print(row)
 
 
-def run_size(size: str, table: Table, quick: bool) -> None:
+def run_shape(shape: Shape, table: Table, *, quick: bool, profile: bool) -> None:
     """All cases of a shape on one engine; its rows and blocks are as large as the largest."""
-    cases = {
-        "0.6B": [(1, 128, 379.0), (16, 128, 6779.0), (64, 128, 19035.0), (256, 128, 29837.0)],
-        "8B": [
-            (1, 128, 192.0),
-            (16, 1024, 2715.0),
-            (64, 1024, 7825.0),
-            (256, 1024, 13147.0),
-            (256, 128, 22745.0),
-        ],
-        "32B": [(1, 128, 0.0)],
-        "tiny": [(1, 128, 0.0), (5, 40, 0.0)],
-    }[size]
-    prefills = {
-        "8B": [(1, 2048, 38556.0), (1, 8192, 36729.0), (8, 2048, 42089.0)],
-        "0.6B": [(8, 2048, 0.0)],
-    }.get(size, [])
-    rows = max(count for count, _, _ in cases)
+    rows = max(count for count, _, _ in shape.decodes)
     pool = max(rows * (1024 + 256), 8 * 8192 + 4096)
     began = time.perf_counter()
-    engine = random_engine(size, open_device("cuda:0"), rows, 8448, pool)
+    engine, step_bytes = random_engine(
+        shape.size, open_device("cuda:0"), rows, 8448, pool, storage=shape.storage
+    )
     loaded = time.perf_counter()
     engine.warm_up()
     print(
-        f"{size}: built in {loaded - began:.1f} s, warm in {time.perf_counter() - loaded:.1f} s, "
+        f"{shape}: built in {loaded - began:.1f} s, warm in {time.perf_counter() - loaded:.1f} s, "
+        f"weights {engine.resolved.weights_bytes >> 20} MiB, "
         f"{torch.cuda.memory_allocated() >> 20} MiB allocated, "
         f"{torch.cuda.memory_reserved() >> 20} reserved",
         flush=True,
     )
     streams = Streams(engine)
     steps = 40 if quick else 120
-    for count, context, peer in cases:
+    for count, context, peer in shape.decodes:
         streams.prefill(list(range(count)), context, 2048)
         seconds = min(streams.decode(count, context, steps) for _ in range(2))
-        table.decode(size, count, context + steps // 2, seconds, peer)
-        if (count, context) in ((1, 128), (16, 1024), (256, 128)):
+        table.decode(shape, step_bytes, (count, context + steps // 2, peer), seconds)
+        print(f"    idle between steps {idle_share(engine, count, seconds):.1%}")
+        if profile:
             breakdown(
-                f"decode {size} batch {count}",
+                f"decode {shape} batch {count}",
                 8,
                 lambda n=count, c=context: streams.decode(n, c, 8),
             )
-    streams._width = (engine.resolved.num_blocks - 1) // 8
-    for count, tokens, peer in prefills:
+    streams.spread(8)
+    for count, tokens, peer in shape.prefills:
         seconds = min(streams.prefill(list(range(count)), tokens, 2048) for _ in range(3))
-        table.prefill(size, count, tokens, seconds, peer)
-        if count == 1:
-            breakdown(f"prefill {size} {tokens}", 1, lambda n=tokens: streams.prefill([0], n, 2048))
+        table.prefill(shape, count, tokens, peer, seconds)
+        if profile and count == 1:
+            breakdown(
+                f"prefill {shape} {tokens}", 1, lambda n=tokens: streams.prefill([0], n, 2048)
+            )
     engine.close()
+
+
+def idle_share(engine: Engine, rows: int, step_seconds: float) -> float:
+    """Part of a decode step in which the device has nothing to do: steps against bare replays.
+
+    The replays repeat the last step, so their context is the last one too.
+    """
+    executor = engine._executor
+    assert executor is not None
+    size = next(each for each in executor._sizes if each >= rows)
+    replay = executor._captured[size].graph.replay
+
+    def several() -> None:
+        for _ in range(20):
+            replay()
+
+    return max(0.0, 1 - timed(several, repeat=3, warm=1) / 20 / step_seconds)
 
 
 def breakdown(name: str, steps: int, work: Callable[[], object]) -> None:
@@ -285,14 +338,11 @@ def main() -> int:
     parser.add_argument("--cases", default="0.6B,8B")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--few-rows", help="OUT,IN,WARPS,AHEAD: tile of the product of few rows")
+    parser.add_argument("--profile", action="store_true", help="where each step's time goes")
     options = parser.parse_args()
-    if options.few_rows:
-        tile = tuple(map(int, options.few_rows.split(",")))
-        linear._BLOCK_OUT, linear._BLOCK_IN, linear._WARPS, linear._AHEAD = tile
     table = Table(*ceilings())
-    for size in options.cases.split(","):
-        run_size(size, table, options.quick)
+    for text in options.cases.split(","):
+        run_shape(Shape.parse(text), table, quick=options.quick, profile=options.profile)
     table.show()
     if options.out is not None:
         options.out.write_text(

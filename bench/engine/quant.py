@@ -29,8 +29,8 @@ from luce.engine.ops.triton.quant_linear import (
     TritonQuantLinear,
     VectorTiling,
 )
-from luce.engine.quant_formats import QUANT_FORMATS
 from luce.engine.quant_planes import QuantPlanes, repack
+from luce.loaders.quant_formats import QUANT_FORMATS
 from luce.testing.quant_blocks import random_blocks
 
 # Qwen3 8B: name → rows, columns, how many a layer has.

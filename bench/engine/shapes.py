@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from luce.engine.device import Device
 from luce.engine.engine import Blueprint, Engine
 from luce.engine.options import EngineOptions
-from luce.engine.sizing import Sizing
+from luce.engine.quant_planes import QuantPlanes, empty_planes, repack
 from luce.kv.spec import blocks_for
 from luce.loaders.hparams import HParams
+from luce.sizing.model_sizes import Sizing
+from luce.testing.quant_blocks import random_blocks
 
+CHUNK = 2048
+"""Most prompt tokens of a step."""
+_RUN_ELEMENTS = 1 << 25
 Size = tuple[int, int, int, int, int, bool]
 
 # hidden, intermediate, layers, heads, KV heads, tied output: Qwen3's.
@@ -45,12 +52,17 @@ def hparams_of(size: str, context_length: int = 40960) -> HParams:
 
 
 class RandomParameters:
-    """`models.base.Parameters` of normal numbers of the usual spread, the same for one seed."""
+    """`models.base.Parameters` of normal numbers of the usual spread, the same for one seed.
+
+    Attributes:
+        step_bytes: memory of all matrices, which a step reads once.
+    """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
         self._dtype = dtype
         self._device = device
         self._generator = torch.Generator(device).manual_seed(seed)
+        self.step_bytes = 0
 
     def _normal(self, *shape: int, spread: float) -> torch.Tensor:
         out = torch.empty(*shape, dtype=self._dtype, device=self._device)
@@ -58,7 +70,16 @@ class RandomParameters:
 
     def matrix(self, *parts: tuple[str, tuple[int, int]]) -> torch.Tensor:
         rows, columns = sum(shape[0] for _, shape in parts), parts[0][1][1]
-        return self._normal(rows, columns, spread=columns**-0.5)
+        out = self._normal(rows, columns, spread=columns**-0.5)
+        self.step_bytes += out.nbytes
+        return out
+
+    def quantised(self, *parts: tuple[str, tuple[int, int]]) -> list[QuantPlanes] | None:
+        del parts
+        return None
+
+    def finish(self) -> None:
+        """Everything is there at once."""
 
     def vector(self, *parts: tuple[str, tuple[int]]) -> torch.Tensor:
         return self._normal(sum(shape[0] for _, shape in parts), spread=0.1).add_(1.0)
@@ -72,10 +93,57 @@ class RandomParameters:
         return None
 
 
+class QuantisedParameters(RandomParameters):
+    """The same with matrices of random blocks of a type; the output matrix is Q6_K beside Q4_K."""
+
+    def __init__(self, type_name: str, device: torch.device, seed: int = 0) -> None:
+        super().__init__(torch.bfloat16, device, seed)
+        self._type = type_name
+
+    def quantised(self, *parts: tuple[str, tuple[int, int]]) -> list[QuantPlanes] | None:
+        rows, columns = sum(shape[0] for _, shape in parts), parts[0][1][1]
+        name = parts[0][0]
+        kind = "Q6_K" if name.startswith("lm_head") and self._type == "Q4_K" else self._type
+        planes = empty_planes(kind, rows, columns, self._device)
+        step = max(1, _RUN_ELEMENTS // columns)
+        for start in range(0, rows, step):
+            count = min(step, rows - start)
+            raw = random_blocks(kind, count, columns, self._generator)
+            planes.fill(start, repack(kind, raw, count, columns))
+        if not name.startswith("embed"):
+            self.step_bytes += planes.nbytes
+        return [planes]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How weights and cache are stored.
+
+    Attributes:
+        weights: "bf16" or a GGUF type.
+        cache: type of keys and values, "auto" = bfloat16.
+    """
+
+    weights: str = "bf16"
+    cache: str = "auto"
+
+
+BFLOAT16 = Storage()
+
+
 def random_engine(
-    size: str, device: Device, rows: int, max_ctx: int, pool_tokens: int, chunk: int = 2048
-) -> Engine:
-    """A bfloat16 engine of a shape, its KV pool as large as asked for; not yet warmed up."""
+    size: str,
+    device: Device,
+    rows: int,
+    max_ctx: int,
+    pool_tokens: int,
+    storage: Storage = BFLOAT16,
+) -> tuple[Engine, int]:
+    """An engine of a shape that computes in bfloat16, its KV pool as large as asked for.
+
+    Returns:
+        It, not yet warmed up, and the bytes of its matrices.
+    """
     dtype = torch.bfloat16
     options = EngineOptions(
         path=None,  # type: ignore[arg-type]
@@ -83,10 +151,15 @@ def random_engine(
         max_concurrency=rows,
         max_ctx=max_ctx,
         kv_pool_tokens=pool_tokens,
-        chunk=chunk,
+        chunk=CHUNK,
+        cache_type_k=storage.cache,
+        cache_type_v=storage.cache,
     )
     blocks = blocks_for(pool_tokens, options.block_tokens)
     sizing = Sizing(max_ctx, blocks, weights_bytes=0, kv_bytes=0, scratch_bytes=0)
     blueprint = Blueprint("qwen3", hparams_of(size), options, device, dtype, sizing)
+    parameters = RandomParameters(dtype, device.torch)
+    if storage.weights != "bf16":
+        parameters = QuantisedParameters(storage.weights, device.torch)
     with torch.inference_mode():
-        return Engine(blueprint, RandomParameters(dtype, device.torch), lambda *_: None)
+        return Engine(blueprint, parameters, lambda *_: None), parameters.step_bytes

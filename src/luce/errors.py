@@ -5,6 +5,7 @@ LuceError
 │   ├── InvalidRequest           400 invalid_request_error
 │   │   ├── UnsupportedFeature   400 unsupported_feature
 │   │   ├── ContextLengthExceeded 400 context_length_exceeded
+│   │   ├── ModelExceedsDevice   400 model_exceeds_device
 │   │   ├── TemplateError        400 template_error
 │   │   └── InvalidGrammar       400 invalid_schema
 │   ├── Unauthorized             401 invalid_api_key
@@ -22,6 +23,8 @@ LuceError
 │   │   ├── ModelLoading         503 model_loading
 │   │   ├── ModelUnavailable     503 model_unavailable
 │   │   ├── WorkerLost           503 worker_lost
+│   │   ├── SwapDrainTimeout     503 swap_drain_timeout
+│   │   ├── InsufficientDeviceMemory 503 insufficient_device_memory
 │   │   └── DeviceOutOfMemory    503 out_of_memory
 │   └── InternalError            500 internal_error
 ├── ClientGone                   nobody is left to answer; logged as 499
@@ -84,6 +87,12 @@ class ContextLengthExceeded(InvalidRequest):
     """The prompt does not fit the model's context, or no model can ever hold it."""
 
     code = "context_length_exceeded"
+
+
+class ModelExceedsDevice(InvalidRequest):
+    """The model does not fit its device, not even alone."""
+
+    code = "model_exceeds_device"
 
 
 class TemplateError(InvalidRequest):
@@ -210,6 +219,18 @@ class WorkerLost(Overloaded):
     """The model's process died while it held the request."""
 
     code = "worker_lost"
+
+
+class SwapDrainTimeout(Overloaded):
+    """The models that had to give way did not finish in time."""
+
+    code = "swap_drain_timeout"
+
+
+class InsufficientDeviceMemory(Overloaded):
+    """A device's memory is held by what cannot be moved away."""
+
+    code = "insufficient_device_memory"
 
 
 class DeviceOutOfMemory(Overloaded):

@@ -133,7 +133,6 @@ async def test_case_b05_a_name_that_must_select_is_404() -> None:
         assert counted.status_code == 404
 
 
-@pytest.mark.xfail(strict=True, reason="routing by name is not built")
 async def test_case_b05_by_name_an_unknown_model_is_404(tiny_path: Path) -> None:
     words = f"""-m luce serve --model-routing name
         --model {tiny_path} --model-name m --target-device cpu:0 --port 0

@@ -1,4 +1,4 @@
-"""Bug log, areas swap and memory: B61, B63, B65. Strict: the day models swap, these must pass."""
+"""Bug log, areas swap and memory: B61, B63, B65."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from case_client import minimal
 from http_harness import CHAT
 from server_process import ServerProcess
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.xfail(strict=True, reason="models do not swap yet"),
-]
+pytestmark = pytest.mark.anyio
 
 NUM_RACES = 50
 NUM_SWAPS = 20
@@ -56,6 +53,12 @@ async def watching(server: ServerProcess, work: Callable[[], Awaitable[Any]]) ->
     await task
 
 
+def rss(model: Any) -> int:
+    """Host memory of a model's process, as of its last report."""
+    found: int | None = model["props"]["memory"]["worker"]["rss_bytes"]
+    return found or 0
+
+
 async def test_case_b61_two_absent_models_at_once(tiny_path: Path) -> None:
     async with swapping(tiny_path, "a", "b", "c") as server:
         rng = random.Random(61)
@@ -84,7 +87,7 @@ async def test_case_b63_alternating_requests_do_not_thrash(tiny_path: Path) -> N
                 await ask(server, name)
 
         await watching(server, lambda: asyncio.gather(client("a"), client("b")))
-        assert await loads(server) - before < 20
+        assert await loads(server) - before <= 14
         await server.idle()
 
 
@@ -95,6 +98,6 @@ async def test_case_b65_memory_comes_back(tiny_path: Path) -> None:
             texts.append(await ask(server, "a"))
             await ask(server, "b")
             models = (await server.status())["models"]
-            resident.append(sum(model["props"]["process"]["rss_bytes"] or 0 for model in models))
+            resident.append(sum(rss(model) for model in models))
         assert len(set(texts)) == 1
         assert abs(resident[-1] - resident[1]) < SLACK_BYTES

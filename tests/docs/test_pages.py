@@ -69,6 +69,7 @@ def test_named_flags_exist(page: Path) -> None:
     options = LAUNCH_OPTIONS + LISTENER_OPTIONS + MODEL_OPTIONS
     known = {flag for option in options for flag in option.spellings}
     known |= {"--model", "--demo", "--help", "--version", "--json", "--check", "--x", "--no-x"}
+    known |= {"--list-devices", "--print-profile", "--luce-mix", "--explain", "--engine"}
     named = names_in(page, r"^(--[a-z][a-z-]+)")
     assert [flag for flag in named if flag not in known] == []
 

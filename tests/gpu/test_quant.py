@@ -7,10 +7,11 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+from luce.engine.ops.cuda.quant_mma import MMA_TILINGS, multiply, refusal  # noqa: E402
 from luce.engine.ops.ref.quant_matmul import decode  # noqa: E402
 from luce.engine.ops.triton.quant_linear import DEFAULT_TILINGS, TritonQuantLinear  # noqa: E402
-from luce.engine.quant_formats import QUANT_FORMATS  # noqa: E402
 from luce.engine.quant_planes import QuantPlanes, repack  # noqa: E402
+from luce.loaders.quant_formats import QUANT_FORMATS  # noqa: E402
 from luce.testing.quant_blocks import random_blocks  # noqa: E402
 
 TYPES = sorted(QUANT_FORMATS)
@@ -95,3 +96,44 @@ def test_replayed_as_a_graph(rows: int) -> None:
     captured.fill_(float("nan"))
     graph.replay()
     assert torch.equal(captured, eager)
+
+
+MMA_TYPES = ["Q4_0", "Q4_1", "Q4_K"]
+
+
+@pytest.mark.parametrize("has_more", [False, True], ids=["alone", "bias and residual"])
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 17, 33, 64])
+@pytest.mark.parametrize("type_name", MMA_TYPES)
+def test_tensor_core_products(type_name: str, rows: int, has_more: bool) -> None:
+    planes = made(type_name, 333, 1280)
+    assert refusal(planes) is None
+    x, out = noise(rows, 1280), torch.full((rows, 400), float("nan"), device="cuda").bfloat16()
+    bias = noise(333, seed=3) if has_more else None
+    residual = noise(rows, 400, seed=4) if has_more else None
+    multiply(planes, x, out[:, 7:340], bias, None if residual is None else residual[:, 7:340])
+    expected = x.double() @ decode(planes).double().T
+    if bias is not None and residual is not None:
+        expected += bias.double() + residual[:, 7:340].double()
+    found = out[:, 7:340].double()
+    assert ((found - expected).norm() / expected.norm()).item() < 2e-3
+    assert out[:, :7].isnan().all()
+    assert out[:, 340:].isnan().all()
+
+
+def test_tensor_core_rows_are_the_same_bits_whatever_their_number() -> None:
+    planes, x = made("Q4_K", 640, 4096), noise(64, 4096)
+
+    def product(count: int) -> torch.Tensor:
+        out = torch.empty(count, 640, device="cuda", dtype=torch.bfloat16)
+        multiply(planes, x[:count], out, None, None)
+        return out
+
+    together = product(max(MMA_TILINGS))
+    for count in (1, 2, 8, 9, 16, 17, 40):
+        assert torch.equal(product(count), together[:count])
+
+
+@pytest.mark.parametrize("type_name", sorted(set(TYPES) - set(MMA_TYPES)))
+def test_tensor_core_products_refuse_other_types(type_name: str) -> None:
+    assert refusal(made(type_name, 4, 1280)) == f"made for plain four-bit codes, not {type_name}"
+    assert refusal(made("Q4_0", 4, 320)) == "made for columns in whole runs of 256"

@@ -222,7 +222,6 @@ OPENAI_NO_EFFECT: dict[str, Any] = {
 CHAT_NO_EFFECT: dict[str, Any] = {
     **OPENAI_NO_EFFECT,
     # Means something beside `functions` only, which are refused.
-    "function_call": "auto",
 }
 RESPONSES_NO_EFFECT: dict[str, Any] = {
     **OPENAI_NO_EFFECT,

@@ -32,7 +32,7 @@ from luce.listener.routes.generation import ClientRules
 from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import Cancel, LoadSpec, Submit
 from luce.protocol.sampling import GrammarSpec, ReasoningBudget
-from luce.routing.policy import PrimaryFirst
+from luce.routing.policy import PrimaryFirst, RoutePolicy
 from luce.routing.router import TICK_S, Router
 from luce.testing.byte_tokenizer import ByteTokenizer, pack_prompt
 from luce.testing.fake_script import FakeScript
@@ -83,6 +83,7 @@ class BytePrompt:
     stop_token_ids: tuple[int, ...]
     grammar: GrammarSpec | None = None
     close: ForcedClose | None = None
+    grammar_chars: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -120,6 +121,9 @@ class ByteText:
             raise TemplateError("the template refuses these messages")
         stop_ids = () if call.sampling.ignore_eos else (END,)
         return BytePrompt(pack_prompt(text.encode()), call.stop, stop_ids)
+
+    def with_grammar(self, prepared: BytePrompt) -> BytePrompt:
+        raise AssertionError("these prompts order no grammar")
 
     def vocabulary(self) -> TokenVocabulary:
         tokens = [self.tokenizer.token_bytes(i) for i in range(self.vocab_size)]
@@ -192,9 +196,8 @@ class Harness:
 
     async def __aenter__(self) -> Self:
         self.models = [self._fake_model(index) for index in range(len(self._scripts))]
-        self.router = Router(
-            [model.name for model in self.models], PrimaryFirst(), self.rules.queue_limit
-        )
+        names = [model.name for model in self.models]
+        self.router = Router(names, self.policy(names), self.rules.queue_limit)
         self.served = ServedModels(
             [
                 ServedModel(ModelConfig(path=Path("fake.gguf"), name=model.name), model.handle)
@@ -233,6 +236,10 @@ class Harness:
         if self._wait_ready:
             await self.ready()
         return self
+
+    def policy(self, names: list[str]) -> RoutePolicy:
+        """How requests select models."""
+        return PrimaryFirst()
 
     def open_socket(self) -> socket.socket:
         """Where it listens."""

@@ -1,7 +1,7 @@
 """Runs `serve` with scripted workers as a process of its own; started by the tests beside it.
 
-Arguments: one JSON object with `listener` (options), `models` (path, name, and a `script` if
-it has its own) and `script`.
+Arguments: one JSON object with `listener` and `routing` (options), `models` (path, name, and a
+`script` if it has its own) and `script`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
+from luce.config.routing import RoutingConfig
 from luce.errors import StartupError
 from luce.listener.server import serve
 from luce.testing.fake_script import FakeScript
@@ -30,7 +31,8 @@ def main() -> int:
         ModelConfig(path=Path(model["path"]), name=model["name"]) for model in setup["models"]
     )
     listener = msgspec.convert({"port": 0, **setup["listener"]}, ListenerConfig, dec_hook=_path)
-    config = ServerConfig(listener=listener, models=models)
+    routing = msgspec.convert(setup.get("routing", {}), RoutingConfig, dec_hook=_path)
+    config = ServerConfig(listener=listener, models=models, routing=routing)
     scripts = {
         model["name"]: msgspec.convert({**setup["script"], **model.get("script", {})}, FakeScript)
         for model in setup["models"]

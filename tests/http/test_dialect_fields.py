@@ -172,7 +172,7 @@ def test_every_field_is_in_one_table(api: Api) -> None:
     assert len(set(tabled)) == len(tabled)
     assert api.struct_fields - set(tabled) == set()
     assert set(api.served) == api.known.SERVED
-    assert set(api.refused) == set(api.known.UNSERVED) - {"function_call"}
+    assert set(api.refused) == set(api.known.UNSERVED)
     assert set(api.harmless) >= api.known.NO_EFFECT
 
 

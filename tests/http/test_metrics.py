@@ -213,6 +213,9 @@ async def test_what_the_worker_says_of_itself() -> None:
         generated_tokens=70,
         prefix_query_tokens=800,
         prefix_hit_tokens=300,
+        used_checkpoints=5,
+        total_checkpoints=9,
+        restored_checkpoints=12,
         preemptions=4,
         rss_bytes=12345,
     )
@@ -224,6 +227,8 @@ async def test_what_the_worker_says_of_itself() -> None:
         "generation_tokens_total": 70,
         "prefix_cache_queries_total": 800,
         "prefix_cache_hits_total": 300,
+        "state_checkpoints": 5,
+        "state_checkpoints_restored_total": 12,
         "preemptions_total": 4,
         "worker_resident_bytes": 12345,
     }

@@ -9,7 +9,7 @@ from http_harness import CHAT, ByteText, Harness, chat_body, eventually
 from scripted_text import tagged_text, writing
 
 from luce import __version__
-from luce.protocol.messages import WorkerStats
+from luce.protocol.messages import LayerMemory, WorkerStats
 from luce.testing.fake_script import FakeScript
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,12 @@ async def test_one_model() -> None:
     }
     assert (body["model_alias"], body["model_path"]) == ("big", "fake.gguf")
     assert body["server"] == {"name": "luce", "version": __version__, "props_schema": 2}
-    assert body["model"] == {"arch": "fake", "draft_path": None, "tokenizer_id": None}
+    assert body["model"] == {
+        "arch": "fake",
+        "draft_path": None,
+        "tokenizer_id": None,
+        "layers": None,
+    }
     runtime = body["runtime"]
     assert (runtime["backend"], runtime["dtype"], runtime["chunk"]) == ("cpu", "float32", 512)
     assert runtime["continuous_batching"]["max_concurrency"] == 2
@@ -134,6 +139,8 @@ async def test_memory_and_prefix_cache_come_from_the_worker() -> None:
             cached_blocks=30,
             prefix_query_tokens=900,
             prefix_hit_tokens=300,
+            prefix_host_blocks=5,
+            prefix_recalled_blocks=3,
             rss_bytes=12345,
         )
         body = await props(server)
@@ -150,6 +157,21 @@ async def test_memory_and_prefix_cache_come_from_the_worker() -> None:
         "in_use": 480,
         "lifetime_queries": 900,
         "lifetime_hits": 300,
+        "checkpoints": None,
+        "host": {"in_use": 80, "lifetime_recalled": 48},
+    }
+
+
+async def test_saved_states_of_a_hybrid_are_counted() -> None:
+    async with Harness(FakeScript()) as server:
+        server.models[0].handle.stats = WorkerStats(
+            used_checkpoints=5, total_checkpoints=9, restored_checkpoints=12
+        )
+        body = await props(server)
+    assert body["prefix_cache"]["checkpoints"] == {
+        "capacity": 9,
+        "in_use": 5,
+        "lifetime_restored": 12,
     }
 
 
@@ -181,3 +203,22 @@ async def test_a_dead_worker_has_no_memory() -> None:
         model.worker.crash()
         await eventually(lambda: model.handle.state.value == "lost")
         assert (await props(server))["memory"]["worker"] == {"rss_bytes": None}
+
+
+async def test_what_the_layers_keep() -> None:
+    layers = LayerMemory(
+        pattern="16 x (3 linear attention + 1 full attention)",
+        kv_bytes_per_token=65536,
+        state_bytes_per_sequence=147 << 20,
+        state_bytes=10 * (147 << 20),
+        num_checkpoints=5,
+    )
+    async with Harness(FakeScript(layers=layers)) as server:
+        body = await props(server)
+    assert body["model"]["layers"] == {
+        "pattern": "16 x (3 linear attention + 1 full attention)",
+        "kv_bytes_per_token": 65536,
+        "state_bytes_per_sequence": 147 << 20,
+        "state_checkpoints": 5,
+    }
+    assert body["memory"]["cache"]["recurrent_bytes"] == 10 * (147 << 20)

@@ -297,3 +297,52 @@ async def test_how_reasoning_ended_is_logged(
         if record.getMessage() == "request finished"
     ]
     assert kinds == [kind, None]
+
+
+PLAIN = tagged_text(("<tool_call>", "</tool_call>"))
+"""Its tags of reasoning are no control tokens."""
+
+
+async def test_tags_that_are_plain_text_are_looked_for_in_the_bytes() -> None:
+    budget = {"thinking": {"type": "enabled", "budget_tokens": 5}}
+    async with serving(text=text_for("", text=PLAIN)) as server:
+        for fields, comes_first in (({}, False), ({"regex": "[a-z]+"}, True)):
+            await server.client.post(CHAT, json=chat_body(**budget, **fields))
+            told = submitted(server).reasoning
+            assert told is not None
+            assert told.texts is not None
+            assert (told.texts.opening, told.texts.close) == (b"<think>", b"</think>")
+            assert told.texts.comes_first is comes_first
+            rest = b"".join(map(PLAIN.tokenizer.token_bytes, told.texts.half_ids[1]))
+            assert rest == b"think>"
+    async with serving() as server:  # Here they are control tokens.
+        await server.client.post(CHAT, json=chat_body(**budget))
+        told = submitted(server).reasoning
+        assert told is not None
+        assert told.texts is None
+
+
+async def test_least_tokens_beyond_the_budgets_are_a_bad_request() -> None:
+    budgets = {"thinking": {"type": "enabled", "budget_tokens": 5, "reply_budget": 6}}
+    async with serving() as server:
+        fits = await server.client.post(CHAT, json=chat_body(**budgets, min_tokens=11))
+        assert fits.status_code == 200
+        refused = await server.client.post(CHAT, json=chat_body(**budgets, min_tokens=12))
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "min_tokens"
+
+
+async def test_half_of_a_forced_close_is_not_shown() -> None:
+    written = len(PLAIN.tokenizer.encode("<think>ab"))
+    thinking = {"type": "enabled", "budget_tokens": written, "reply_budget": 2}
+    text = text_for("", text=PLAIN)
+    async with serving(text=text, answer="<think>ab</think>") as server:
+        body = chat_body(thinking=thinking, max_tokens=written + 2)
+        response = await server.client.post(CHAT, json=body)
+        told = submitted(server).reasoning
+        assert told is not None
+        assert told.max_tokens == written
+        (choice,) = response.json()["choices"]
+        assert choice["finish_reason"] == "length"
+        assert choice["message"]["reasoning_content"] == "ab"
+        assert not choice["message"]["content"]

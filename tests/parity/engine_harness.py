@@ -181,13 +181,23 @@ def mixed_logits(engine: Engine, items: Sequence[ScheduledSequence]) -> list[tor
 
 def _logits(engine: Engine, items: Sequence[ScheduledSequence]) -> torch.Tensor:
     with torch.inference_mode():
+        for item in items:
+            if item.start == 0:
+                start_row(engine, item.row)
         batch = build_inputs(
             items, engine._rows, engine.resolved.block_tokens, engine._device.torch
         )
         # Every token's logits, not the last ones' alone.
         logits = engine._runner.logits(replace(batch, logits_index=None, sampled_rows=(0,)))
+        engine._runner.save_states(items)
     assert logits is not None
     return logits.clone()
+
+
+def start_row(engine: Engine, row: int, checkpoint: int | None = None) -> None:
+    """A new occupant of a row: its recurrent state is a checkpoint's or zero."""
+    with torch.inference_mode():
+        engine._runner.start_states([RowStart(row, GREEDY, 0, (0,), 1, checkpoint)])
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

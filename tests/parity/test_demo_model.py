@@ -92,9 +92,11 @@ def reference(demo_model: Path) -> Any:
     return model
 
 
-@pytest.fixture(scope="module")
-def engine(demo_model: Path) -> Engine:
-    return load_engine(demo_model, max_ctx=512, threads=None)
+@pytest.fixture(scope="module", params=["rounded", "exact"])
+def engine(request: pytest.FixtureRequest, demo_model: Path) -> Engine:
+    """With activations rounded for native kernels, and in float32."""
+    is_exact = request.param == "exact"
+    return load_engine(demo_model, max_ctx=512, threads=None, cpu_exact=is_exact)
 
 
 @pytest.fixture(scope="module")

@@ -15,29 +15,46 @@ from engine_harness import (
     mixed_logits,
     random_ids,
     relative_error,
+    start_row,
 )
 from reference import reference_greedy, reference_logits, reference_model
 
 from luce.engine.engine import Engine
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import ScheduledSequence
-from luce.testing.tiny_models import tiny_llama, tiny_qwen2, tiny_qwen3
+from luce.testing.tiny_models import (
+    tiny_llama,
+    tiny_qwen2,
+    tiny_qwen3,
+    tiny_qwen3moe,
+    tiny_qwen35,
+    tiny_qwen35moe,
+)
 
-FAMILIES = {"llama": tiny_llama, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}
+FAMILIES = {
+    "llama": tiny_llama,
+    "qwen2": tiny_qwen2,
+    "qwen3": tiny_qwen3,
+    "qwen3moe": tiny_qwen3moe,
+    "qwen35": tiny_qwen35,
+    "qwen35moe": tiny_qwen35moe,
+}
 SAMPLED = SamplingParams(
     max_tokens=100, temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.2, rep_window=20
 )
 LENGTHS = [1, 3, 15, 16, 17, 31, 33, 47, 60, 75, 90, 110, 5, 8, 64, 100]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_qwen3(tmp_path_factory.mktemp("qwen3"), container="safetensors")
+@pytest.fixture(scope="module", params=["qwen3", "qwen35moe"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a family with keys and values alone, and of one with recurrent states and experts."""
+    make = FAMILIES[request.param]
+    return make(tmp_path_factory.mktemp(request.param), container="safetensors")
 
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Engine:
-    return load_engine(folder)
+    return load_engine(folder, num_checkpoints=2)
 
 
 def prompts() -> list[list[int]]:
@@ -112,12 +129,16 @@ def test_preemption_is_invisible(engine: Engine, make: Callable[[int], Request])
 
 
 def test_prefix_from_shared_blocks(engine: Engine) -> None:
-    """A second sequence may start behind blocks that another one computed."""
+    """A second sequence may start behind blocks that another one computed, and its state."""
     prefix, tail = random_ids(32, 280, seed=5), random_ids(9, 280, seed=6)
     whole = [*prefix, *tail]
     shared, own = (3, 9), (3, 9, 4)
-    first = ScheduledSequence(0, 0, tuple(prefix), shared, sample=True)
+    checkpoint = 1 if engine.resolved.num_checkpoints else None
+    first = ScheduledSequence(0, 0, tuple(prefix), shared, sample=True, save_checkpoint=checkpoint)
     mixed_logits(engine, [first])
+    # The first goes on; what was saved of it stays.
+    mixed_logits(engine, [ScheduledSequence(0, 32, (8, 9), (3, 9, 8), sample=True)])
+    start_row(engine, 1, checkpoint)
     second = ScheduledSequence(1, 32, tuple(tail), own, sample=True)
     found = mixed_logits(engine, [second])[0]
     alone_item = ScheduledSequence(0, 0, tuple(whole), (5, 6, 7), sample=True)

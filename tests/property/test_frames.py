@@ -37,7 +37,12 @@ to_worker = st.one_of(
     st.builds(wire.Load, st.builds(wire.LoadSpec, name=ids, path=ids, threads=st.none() | counts)),
     st.builds(wire.Submit, ids, st.binary(max_size=64), samplings),
     st.builds(wire.Cancel, ids, st.sampled_from(["client_gone", "stop_string", "slow_reader"])),
-    st.builds(wire.Control, counts, st.sampled_from(["drain", "check"])),
+    st.builds(
+        wire.Control,
+        counts,
+        st.sampled_from(["drain", "check", "evict", "reinstate"]),
+        st.sampled_from([None, "cold", "host", "warm", "partial"]),
+    ),
     st.builds(wire.Shutdown, numbers),
 )
 limits = st.builds(
@@ -77,7 +82,7 @@ to_listener = st.one_of(
         ids,
         ids,
     ),
-    st.builds(wire.ControlDone, counts, ids),
+    st.builds(wire.ControlDone, counts, ids, counts, counts, counts, counts),
     st.builds(wire.Stats, st.builds(wire.WorkerStats, running=counts)),
     st.builds(wire.Fault, ids, ids, st.booleans()),
 )

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from luce.loaders.checkpoint import TextMetadata
 from luce.testing import tiny_tokenizer
-from luce.text.bundle import PreparedPrompt, TextBundle
+from luce.testing.grammars import grammar_tokenizer
+from luce.text.bundle import TextBundle
 from luce.text.call import (
     AnswerFormat,
     ChatMessage,
@@ -34,7 +35,7 @@ from luce.text.call import (
 )
 from luce.text.events import Finished, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
 from luce.text.gguf_vocab import TokenType
-from luce.text.grammar_compiler import build_tokenizer
+from luce.text.prepared_prompt import PreparedPrompt
 from luce.text.reasoning import ReasoningRequest
 
 MAX_TOKENS = 700
@@ -184,7 +185,7 @@ def make_bundle(syntax: str, reasoning: str, has_control: bool) -> tuple[TextBun
         },
     )
     bundle = TextBundle.from_metadata(meta, Path("walker.gguf"))
-    return bundle, build_tokenizer(bundle.vocabulary())
+    return bundle, grammar_tokenizer(bundle.vocabulary())
 
 
 def walk(bundle: TextBundle, tokenizer: Any, lark: str, seed: int) -> list[int] | None:
@@ -210,6 +211,10 @@ def walk(bundle: TextBundle, tokenizer: Any, lark: str, seed: int) -> list[int] 
         assert matcher.consume_token(token_id)
         output.append(token_id)
     return None
+
+
+def prepare(bundle: TextBundle, call: GenerationCall) -> PreparedPrompt:
+    return bundle.with_grammar(bundle.prepare(call))
 
 
 def listen(bundle: TextBundle, prepared: PreparedPrompt, output: Sequence[int]) -> Heard:
@@ -267,7 +272,7 @@ def test_required_calls_are_read_back(
         parallel_tool_calls=not is_single,
         reasoning=ReasoningRequest(),
     )
-    prepared = bundle.prepare(call)
+    prepared = prepare(bundle, call)
     assert prepared.grammar is not None
     output = walk(bundle, tokenizer, prepared.grammar.lark, seed)
     assume(output is not None)
@@ -286,7 +291,9 @@ def test_text_and_strict_calls(
 ) -> None:
     bundle, tokenizer = make_bundle(syntax, place, has_control)
     tools = tuple(TOOLS[name] for name in names)
-    prepared = bundle.prepare(GenerationCall(None, USER, tools=tools, reasoning=ReasoningRequest()))
+    prepared = prepare(
+        bundle, GenerationCall(None, USER, tools=tools, reasoning=ReasoningRequest())
+    )
     assert prepared.grammar is not None
     output = walk(bundle, tokenizer, prepared.grammar.lark, seed)
     assume(output is not None)
@@ -310,8 +317,9 @@ def test_content_of_a_form_beside_tools(
 ) -> None:
     bundle, tokenizer = make_bundle(syntax, place, has_control)
     tools = (TOOLS["add"], TOOLS["empty"]) if has_tools else ()
-    prepared = bundle.prepare(
-        GenerationCall(None, USER, tools=tools, answer_format=form, reasoning=ReasoningRequest())
+    prepared = prepare(
+        bundle,
+        GenerationCall(None, USER, tools=tools, answer_format=form, reasoning=ReasoningRequest()),
     )
     assert prepared.grammar is not None
     output = walk(bundle, tokenizer, prepared.grammar.lark, seed)
@@ -330,7 +338,7 @@ def test_each_syntax_is_walked_to_the_end(syntax: str, has_control: bool) -> Non
     """So that the properties above are not about nothing."""
     bundle, tokenizer = make_bundle(syntax, "none", has_control)
     tools = (TOOLS["add"], TOOLS["write"])
-    prepared = bundle.prepare(GenerationCall(None, USER, tools=tools, tool_choice="required"))
+    prepared = prepare(bundle, GenerationCall(None, USER, tools=tools, tool_choice="required"))
     assert prepared.grammar is not None
     ends = [walk(bundle, tokenizer, prepared.grammar.lark, seed) for seed in range(12)]
     assert sum(output is not None for output in ends) >= 6

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from luce.kv.block_table import BlockTable
 from luce.kv.manager import KVManager
+from luce.kv.spec import headroom_blocks
 
 TOKENS = st.integers(0, 1)
 MAX_TOKENS = 40
@@ -52,7 +53,9 @@ class CacheMachine(RuleBasedStateMachine):
         table = self.kv.admit(token_ids, len(token_ids) + room)
         if table is None:
             assert self.kv.available_blocks == before
-            assert before < self.kv.headroom_blocks(len(token_ids), len(token_ids) + room)
+            assert before < headroom_blocks(
+                len(token_ids), len(token_ids) + room, self.block_tokens
+            )
             return
         num_found = table.num_found * self.block_tokens
         assert num_found < len(token_ids)

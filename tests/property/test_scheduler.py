@@ -8,6 +8,7 @@ wrongly, whatever was admitted, cancelled or preempted meanwhile.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from hypothesis.stateful import (
 
 from luce.kv.manager import KVManager
 from luce.protocol.sampling import GrammarSpec, ReasoningBudget, SamplingParams
-from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.limits import CheckpointPolicy, SchedulerLimits
 from luce.scheduler.outcome import Admitted, NeverFits
 from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
@@ -41,6 +42,24 @@ SIZES = st.fixed_dictionaries(
         "quantum": st.sampled_from([1, 2, 4, 16]),
         "depth": st.integers(0, 1),
         "prefix_cache": st.sampled_from([True, True, False]),
+        "num_checkpoints": st.sampled_from([None, None, None, 0]),
+    }
+)
+SIZES_WITH_STATES = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(8, 40),
+        "block_tokens": st.sampled_from([1, 2, 4]),
+        "max_rows": st.integers(2, 5),
+        "max_ctx": st.integers(20, 60),
+        "chunk": st.sampled_from([2, 4, 16]),
+        "max_prefill_sequences": st.integers(1, 4),
+        "quantum": st.sampled_from([1, 2, 4]),
+        "depth": st.integers(0, 1),
+        "prefix_cache": st.just(True),
+        "num_checkpoints": st.integers(1, 6),
+        "interval_tokens": st.sampled_from([1, 4, 10, 1000]),
+        "min_gain_tokens": st.sampled_from([1, 1, 3, 8]),
+        "opening_tokens": st.sampled_from([1, 3]),
     }
 )
 PROMPTS = st.one_of(
@@ -73,20 +92,31 @@ SAMPLING = st.builds(
 )
 
 
-def _stepper(sizes: dict[str, int]) -> Stepper:
+def _stepper(sizes: dict[str, Any]) -> Stepper:
+    policy = CheckpointPolicy(
+        sizes.get("interval_tokens", 1024),
+        sizes.get("min_gain_tokens", 64),
+        sizes.get("opening_tokens", 8),
+    )
     limits = SchedulerLimits(
         sizes["max_rows"],
         sizes["max_ctx"],
         sizes["chunk"],
         sizes["max_prefill_sequences"],
         sizes["quantum"],
+        policy,
     )
+    num_checkpoints = sizes.get("num_checkpoints")
     kv = KVManager(
-        sizes["num_blocks"], sizes["block_tokens"], prefix_cache=bool(sizes["prefix_cache"])
+        sizes["num_blocks"],
+        sizes["block_tokens"],
+        prefix_cache=sizes["prefix_cache"],
+        num_checkpoints=num_checkpoints,
     )
     ticks = itertools.count(1)
     scheduler = Scheduler(kv, limits, lambda: next(ticks), lambda: 0)
-    return Stepper(scheduler, _FragileEngine(sizes["block_tokens"], VOCAB), sizes["depth"])
+    engine = _FragileEngine(sizes["block_tokens"], VOCAB, num_checkpoints)
+    return Stepper(scheduler, engine, sizes["depth"])
 
 
 class _FragileEngine(PlanEngine):
@@ -115,7 +145,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Random admissions, cancels and steps; in the end everyone has what it would have alone."""
 
     @initialize(sizes=SIZES)
-    def build(self, sizes: dict[str, int]) -> None:
+    def build(self, sizes: dict[str, Any]) -> None:
+        self.begin(sizes)
+
+    def begin(self, sizes: dict[str, Any]) -> None:
         self.sizes = sizes
         self.stepper = _stepper(sizes)
         assert isinstance(self.stepper.engine, _FragileEngine)
@@ -197,6 +230,20 @@ SchedulerMachine.TestCase.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None
 )
 TestScheduler = SchedulerMachine.TestCase
+
+
+class MachineWithStates(SchedulerMachine):
+    """The same for a model with recurrent layers, where prefixes are found more often."""
+
+    @initialize(sizes=SIZES_WITH_STATES)
+    def build(self, sizes: dict[str, Any]) -> None:
+        self.begin(sizes)
+
+
+MachineWithStates.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None
+)
+TestSchedulerWithStates = MachineWithStates.TestCase
 
 
 @settings(max_examples=60, deadline=None)

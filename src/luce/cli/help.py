@@ -17,6 +17,9 @@ _SERVER_USAGE = """\
 usage: luce_server MODEL [options] [--model MODEL [options]]...
        luce_server --demo [options]
        luce_server --config FILE [options]
+       luce_server --list-devices [MODEL]
+       luce_server --print-profile [NAME]
+       luce_server --luce-mix [options of the launcher]
        luce_server --help | --version
 
 Serves language models over HTTP. MODEL is a GGUF file (of a split one, its first part) or a
@@ -41,6 +44,9 @@ process did not start, 130 Ctrl-C before there was a server to stop.
 
 _LUCE_HELP = """\
 usage: luce serve MODEL [options]       the same as luce_server; luce serve --help lists options
+       luce devices [MODEL]             the devices, and which one suits a model
+       luce plan MODEL [options] [--json] [--explain URL]
+                                        debug: memory of models as luce_server would serve them
        luce inspect MODEL [--json]      what a model file says: sizes, types, tokenizer, template
        luce bench MODEL... [options]    decode and prefill speed of models on this machine
        luce --help | --version

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,20 @@ from luce.loaders.expected_tensors import check_tensors
 from luce.loaders.gguf_hparams import gguf_hparams
 from luce.loaders.gguf_split import GgufModel
 from luce.loaders.gguf_text import gguf_name, gguf_text_metadata
-from luce.loaders.hf_hparams import hf_hparams
+from luce.loaders.hf_hparams import hf_hparams, text_keys
 from luce.loaders.hf_text import hf_text_metadata
 from luce.loaders.hparams import HParams
 from luce.loaders.json_file import read_json_object
+from luce.loaders.linear_attention import layer_pattern
 from luce.loaders.mapped import MappedTensors
 from luce.loaders.opening import model_container
 from luce.loaders.safetensors import SafetensorsModel
+from luce.loaders.unused import drop_unused, unused_notice
+from luce.sizing.geometry import kv_spec, state_spec
 from luce.text.bundle import TextBundle
 from luce.units import format_bytes
+
+_ELEMENT_BYTES = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +48,15 @@ class TypeSummary:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """What a servable model's layers are and keep, in numbers of 16 bits."""
+
+    pattern: str
+    kv_bytes_per_token: int
+    state_bytes_per_sequence: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ModelSummary:
     """What `luce inspect` shows.
 
@@ -50,6 +64,8 @@ class ModelSummary:
         problem: why luce cannot serve it, or None.
         hparams: typed ones if the model can be served, else what the file says.
         vocab_tokens: entries of the tokenizer's vocabulary, or None without one.
+        layers: None if the hyper-parameters are not understood.
+        unused: parts of the file that are not loaded, for people; may be empty.
     """
 
     path: str
@@ -66,6 +82,8 @@ class ModelSummary:
     chat_template: bool
     context_length: int | None
     hparams: dict[str, Any]
+    layers: LayerSummary | None
+    unused: str
 
 
 def inspect(path: Path, as_json: bool) -> int:
@@ -94,9 +112,11 @@ def summarize(path: Path) -> ModelSummary:
 def _summarize_gguf(path: Path) -> ModelSummary:
     with contextlib.closing(GgufModel(path)) as model:
         metadata = model.metadata
-        problem, hparams = None, None
+        problem, hparams, unused = None, None, Counter[str]()
+        sizes = _sizes(path, model.tensors, model.file_bytes)
         try:
             hparams = gguf_hparams(model)
+            unused = drop_unused("gguf", hparams, model.tensors)
             check_tensors("gguf", hparams, model.tensors, model.path)
             TextBundle.from_metadata(gguf_text_metadata(model, hparams), path)
         except ModelFileError as error:
@@ -113,7 +133,9 @@ def _summarize_gguf(path: Path) -> ModelSummary:
             chat_template="tokenizer.chat_template" in metadata,
             context_length=_whole(metadata.get(f"{architecture}.context_length")),
             hparams=_hparams_or(hparams, metadata, f"{architecture}."),
-            **_sizes(path, model.tensors, model.file_bytes),
+            layers=_layers(hparams),
+            unused=unused_notice(unused),
+            **sizes,
         )
 
 
@@ -121,9 +143,11 @@ def _summarize_folder(path: Path) -> ModelSummary:
     source = path / "config.json"
     config = read_json_object(source)
     with contextlib.closing(SafetensorsModel(path)) as model:
-        problem, hparams, text = None, None, None
+        problem, hparams, text, unused = None, None, None, Counter[str]()
+        sizes = _sizes(path, model.tensors, model.file_bytes)
         try:
             hparams = hf_hparams(config, source)
+            unused = drop_unused("safetensors", hparams, model.tensors)
             check_tensors("safetensors", hparams, model.tensors, path)
             text = hf_text_metadata(path, config, hparams)
             TextBundle.from_metadata(text, path)
@@ -138,10 +162,23 @@ def _summarize_folder(path: Path) -> ModelSummary:
             tokenizer=kind,
             vocab_tokens=num_tokens,
             chat_template=text is not None and text.chat_template is not None,
-            context_length=_whole(config.get("max_position_embeddings")),
+            context_length=_whole(text_keys(config).get("max_position_embeddings")),
             hparams=_hparams_or(hparams, config, ""),
-            **_sizes(path, model.tensors, model.file_bytes),
+            layers=_layers(hparams),
+            unused=unused_notice(unused),
+            **sizes,
         )
+
+
+def _layers(hparams: HParams | None) -> LayerSummary | None:
+    if hparams is None:
+        return None
+    state = state_spec(hparams, _ELEMENT_BYTES)
+    return LayerSummary(
+        pattern=layer_pattern(hparams),
+        kv_bytes_per_token=kv_spec(hparams, 1, _ELEMENT_BYTES).bytes_per_token,
+        state_bytes_per_sequence=0 if state is None else state.bytes_per_slot,
+    )
 
 
 def _folder_tokenizer(path: Path) -> tuple[str | None, int | None]:
@@ -229,5 +266,18 @@ def _facts(summary: ModelSummary) -> list[tuple[str, str]]:
         ("context", "unknown" if context is None else f"{context:,} tokens"),
         ("tokenizer", (summary.tokenizer or "none") + vocab),
         ("chat template", "yes" if summary.chat_template else "no"),
+        *_layer_facts(summary),
         ("servable", "yes" if summary.problem is None else f"no: {summary.problem}"),
     ]
+
+
+def _layer_facts(summary: ModelSummary) -> list[tuple[str, str]]:
+    facts: list[tuple[str, str]] = []
+    if summary.layers is not None:
+        kept = f"{format_bytes(summary.layers.kv_bytes_per_token)} a token"
+        if summary.layers.state_bytes_per_sequence:
+            kept += f", {format_bytes(summary.layers.state_bytes_per_sequence)} a sequence"
+        facts += [("layers", summary.layers.pattern), ("keeps", f"{kept} (16 bit)")]
+    if summary.unused:
+        facts.append(("not loaded", summary.unused))
+    return facts

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from luce.cli.launch import read_launch
+from luce.cli.profile_variables import set_profile_variables
 from luce.cli.resolve import locate_demo, resolve
 from luce.cli.visible import visible
 from luce.config.load import Loaded
@@ -29,6 +30,9 @@ OUTPUT_CLOSED = 141
 
 _HELP_FLAGS = ("--help", "-h")
 _VERSION_FLAG = "--version"
+_LIST_FLAG = "--list-devices"
+_MIX_FLAG = "--luce-mix"
+_PROFILE_FLAG = "--print-profile"
 
 
 def server_main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(argv: list[str]) -> int:
+    if _MIX_FLAG in argv:
+        from luce.cli.mix import hand_over
+
+        hand_over(argv, os.environ)
+    if argv[:1] == [_PROFILE_FLAG]:
+        from luce.cli.print_profile import print_profile
+
+        return print_profile(argv[1:])
+    if argv[:1] == [_LIST_FLAG]:
+        from luce.cli.devices import list_devices
+
+        return list_devices(argv[1:])
     if _wants(argv, *_HELP_FLAGS):
         return _print_server_help()
     if _wants(argv, _VERSION_FLAG):
@@ -55,6 +71,8 @@ def _serve(argv: list[str]) -> int:
     if launch.print_config is not None:
         return _print_config(loaded, launch.print_config)
     config = locate_demo(loaded.config)
+    for note in set_profile_variables(config, os.environ):
+        print(f"luce_server: note: {visible(note)}", file=sys.stderr)
     from luce.listener.server import serve
 
     return serve(config)
@@ -65,10 +83,7 @@ def _run_subcommand(argv: list[str]) -> int:
     if name in _SUBCOMMANDS:
         return _SUBCOMMANDS[name](argv[1:])
     if name in _HELP_FLAGS:
-        from luce.cli.help import luce_help
-
-        print(luce_help())
-        return 0
+        return _print_luce_help()
     if name == _VERSION_FLAG:
         return _print_version("luce")
     known = ", ".join(_SUBCOMMANDS)
@@ -85,6 +100,22 @@ def _inspect(argv: list[str]) -> int:
     return inspect(arguments.path, arguments.as_json)
 
 
+def _devices(argv: list[str]) -> int:
+    if _wants(argv, *_HELP_FLAGS):
+        return _print_luce_help()
+    from luce.cli.devices import show_devices
+
+    return show_devices(argv)
+
+
+def _plan(argv: list[str]) -> int:
+    if _wants(argv, *_HELP_FLAGS):
+        return _print_luce_help()
+    from luce.cli.plan import plan
+
+    return plan(argv)
+
+
 def _bench(argv: list[str]) -> int:
     from luce.cli.tools import bench_arguments
 
@@ -96,6 +127,8 @@ def _bench(argv: list[str]) -> int:
 
 _SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
     "serve": _serve,
+    "devices": _devices,
+    "plan": _plan,
     "inspect": _inspect,
     "bench": _bench,
 }
@@ -109,6 +142,13 @@ def _print_server_help() -> int:
     from luce.cli.help import server_help
 
     print(server_help())
+    return 0
+
+
+def _print_luce_help() -> int:
+    from luce.cli.help import luce_help
+
+    print(luce_help())
     return 0
 
 

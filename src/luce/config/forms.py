@@ -6,6 +6,7 @@ import ipaddress
 import re
 
 from luce.config.option import BadValue
+from luce.units import parse_bytes
 
 RESERVED_NAME = "auto"
 """A request for this model name means "any": no model may carry it."""
@@ -31,6 +32,20 @@ def check_model_name(text: str) -> None:
         raise BadValue(f"{text!r} must be printable and without blanks around it")
     if text.casefold() == RESERVED_NAME:
         raise BadValue(f"{text!r} is reserved: in a request it means any model")
+
+
+def snapshot_bytes(text: str) -> int | None:
+    """Host memory for cached prefixes; None: the worker finds out how much.
+
+    Raises:
+        BadValue: it is neither "auto" nor a size.
+    """
+    if text == "auto":
+        return None
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise BadValue(f"{error}, or auto") from error
 
 
 def check_host(text: str) -> None:

@@ -1,8 +1,8 @@
 """Puts together what all sources say into one checked `ServerConfig`.
 
-Order of precedence, lowest first: the defaults on the fields, environment variables, the
-configuration file, the command line. Values taken from model files or the machine are not
-filled in here: they stay None and are resolved by whoever opens the file.
+Order of precedence, lowest first: the defaults on the fields, a block's profile, environment
+variables, the configuration file, the command line. Values taken from model files or the machine
+are not filled in here: they stay None and are resolved by whoever opens the file.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from luce.config.block import ModelBlock
-from luce.config.check import check_blocks, check_listener
+from luce.config.check import check_blocks, check_gateway, check_listener, check_routing
 from luce.config.environment import read_environment
 from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
 from luce.config.option import Option
 from luce.config.priority import in_priority
+from luce.config.profile_settings import profile_settings
+from luce.config.residency_check import check_residency
 from luce.config.routing import RoutingConfig
 from luce.config.setting import Setting, Settings, defaults_of, values_of
 from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS, ROUTING_OPTIONS
@@ -64,12 +66,15 @@ def load_config(
     variables = read_environment(LISTENER_OPTIONS, environment)
     listener = _merged(LISTENER_OPTIONS, variables, file.listener, command_line.listener)
     check_listener(listener)
+    check_gateway(routing, listener)
     routing_config = RoutingConfig(**values_of(routing))
-    balanced = routing_config.load_balancing
+    check_routing(routing_config)
+    balanced = routing_config.serves_all
     variables = read_environment(_options_with_variables(balanced), environment)
     written = command_line.models or file.models
     blocks = [_block(model, variables) for model in written]
-    check_blocks(blocks, balanced)
+    check_blocks(blocks, balanced, by_name=routing_config.is_by_name)
+    check_residency(routing, routing_config, blocks)
     ordered = in_priority(blocks, routing_config)
     config = ServerConfig(
         listener=ListenerConfig(**values_of(listener)),
@@ -104,7 +109,8 @@ def _options_with_variables(balanced: bool) -> list[Option]:
 
 
 def _block(model: WrittenModel, variables: Settings) -> ModelBlock:
-    settings = _merged(MODEL_OPTIONS, variables, model.settings)
+    profile = profile_settings(variables, model.settings)
+    settings = _merged(MODEL_OPTIONS, profile, variables, model.settings)
     config = ModelConfig(**values_of(settings))
     return ModelBlock(place=model.place, config=config, settings=settings)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from luce.config.device import parse_device
-from luce.config.forms import check_model_name
+from luce.config.device import check_target
+from luce.config.forms import check_model_name, snapshot_bytes
 from luce.config.option import option
+from luce.config.profile import PROFILES
 
 DEMO_MODEL = Path("--demo")
 """Stands for the path of the demo model until the command line has looked it up."""
@@ -31,6 +32,14 @@ class ModelConfig:
         variable="LUCE_MODEL_NAME",
         check=check_model_name,
         help="Name in /v1/models, answers and routing.",
+    )
+    profile: str | None = option(
+        None,
+        "--profile",
+        choices=tuple(PROFILES),
+        variable="LUCE_PROFILE",
+        help="Options that were found good for a purpose, where nothing else is said; "
+        "--print-profile shows them.",
     )
     max_ctx: int | None = option(
         None,
@@ -152,8 +161,9 @@ class ModelConfig:
         "--target-device",
         metavar="DEVICE",
         variable="LUCE_TARGET_DEVICE",
-        check=parse_device,
-        help="Where the model lives: cpu, cpu:N, cuda:N or hip:N. Several models may share one.",
+        check=check_target,
+        help="Where the model lives: cpu, cpu:N, cuda:N or hip:N; several models may share one. "
+        "auto: the device with most room that holds it, a GPU if one does.",
     )
     dtype: str = option(
         "auto",
@@ -196,6 +206,22 @@ class ModelConfig:
         True,
         "--prefix-cache",
         help="Keep the KV blocks of past prompts and reuse them where a new prompt begins alike.",
+    )
+    prefix_snapshot_memory: str = option(
+        "auto",
+        "--prefix-snapshot-memory",
+        metavar="auto|SIZE",
+        check=snapshot_bytes,
+        help="Host memory for KV blocks of past prompts that the device has no room for, and that "
+        "stay when the model is swapped out, as 2GiB; 0: they are computed again. auto: three "
+        "full contexts, at most a quarter of the memory available, shared by all models.",
+    )
+    cpu_exact: bool = option(
+        False,
+        "--cpu-exact",
+        help="On a CPU: decode quantised weights to float32 and keep activations in float32. "
+        "Slower, and takes four to eight times the memory; without it activations are rounded to "
+        "15 bits for each 32 numbers.",
     )
 
     @property

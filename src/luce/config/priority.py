@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luce.config.block import ModelBlock
-from luce.config.device import parse_device
+from luce.config.device import AUTO, parse_device
 from luce.config.routing import RoutingConfig
 from luce.errors import UsageError
 
@@ -30,7 +30,8 @@ def in_priority(blocks: Sequence[ModelBlock], routing: RoutingConfig) -> tuple[M
 
 def _only_one_on(device: str, blocks: Sequence[ModelBlock]) -> ModelBlock:
     wanted = parse_device(device)
-    matching = [block for block in blocks if parse_device(block.config.target_device) == wanted]
+    targets = [(block, block.config.target_device) for block in blocks]
+    matching = [b for b, target in targets if target != AUTO and parse_device(target) == wanted]
     if not matching:
         places = ", ".join(f"{block.label} is on {block.config.target_device}" for block in blocks)
         raise UsageError(f"{_FLAG} {device} matches no model block: {places}")

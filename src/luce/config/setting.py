@@ -14,6 +14,7 @@ class Source(StrEnum):
     """Who says a value, weakest first."""
 
     DEFAULT = "default"
+    PROFILE = "profile"
     ENVIRONMENT = "environment"
     FILE = "file"
     COMMAND_LINE = "command line"
@@ -26,7 +27,7 @@ class Setting:
     Attributes:
         value: of the option's kind.
         source: who says so.
-        detail: which variable or which file.
+        detail: which profile, variable or file.
     """
 
     value: Any
@@ -35,8 +36,8 @@ class Setting:
 
     @property
     def is_written(self) -> bool:
-        """Whether somebody wrote it for this very place."""
-        return self.source in (Source.FILE, Source.COMMAND_LINE)
+        """Whether somebody wrote it, or chose the profile, for this very place."""
+        return self.source in (Source.PROFILE, Source.FILE, Source.COMMAND_LINE)
 
     @property
     def origin(self) -> str:

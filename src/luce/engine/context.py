@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
+from luce.engine.hidden_taps import StepTap
 from luce.engine.ops.attention import AttentionStep
+from luce.engine.ops.gated_delta import NO_STATES, LayerState, StateBatch
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.qkv import TokenPlaces
 
 
@@ -17,9 +18,15 @@ class ForwardContext:
     Attributes:
         places: angles and cache slots of the tokens.
         attend: the attention of this step, prepared once for all layers.
-        kv_layers: per layer the cache [N, P, 2, K, D].
+        kv_layers: per layer of full attention the cache, [N, P, 2, K, D] or a typed one.
+        states: whose recurrent states the step advances, if the model has any.
+        state_layers: per recurrent layer the states of all slots.
+        tap: is shown the residual stream behind every block; None: nobody looks.
     """
 
     places: TokenPlaces
     attend: AttentionStep
-    kv_layers: tuple[torch.Tensor, ...]
+    kv_layers: tuple[KVCache, ...]
+    states: StateBatch = NO_STATES
+    state_layers: tuple[LayerState, ...] = ()
+    tap: StepTap | None = None

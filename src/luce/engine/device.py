@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy.typing as npt
 import torch
 
 from luce.errors import PlacementError, UsageError
+from luce.sizing.element_types import resolve_dtype_name
+from luce.sizing.host_memory import available_bytes, own_bytes
 
 _NAME = re.compile(r"(cpu|cuda|hip)(?::(\d{1,3}))?")
 _DTYPES = {
@@ -77,11 +80,7 @@ def resolve_dtype(text: str, device: Device) -> torch.dtype:
     Raises:
         UsageError: the name is unknown.
     """
-    if text == "auto":
-        return torch.float32 if device.is_cpu else torch.bfloat16
-    if text not in _DTYPES:
-        raise UsageError(f"unknown dtype {text!r}; use auto, {', '.join(_DTYPES)}")
-    return _DTYPES[text]
+    return _DTYPES[resolve_dtype_name(text, on_cpu=device.is_cpu)]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -100,39 +99,7 @@ def free_bytes(device: Device) -> int:
     """Memory a new model may take, in bytes."""
     if not device.is_cpu:
         return int(torch.cuda.mem_get_info(device.torch)[0])
-    limits = [_meminfo_available(Path("/proc/meminfo")), _cgroup_available(Path("/sys/fs/cgroup"))]
-    return min(limit for limit in limits if limit is not None)
-
-
-def _meminfo_available(path: Path) -> int:
-    for line in path.read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise PlacementError(f"{path} has no MemAvailable line")
-
-
-def _cgroup_available(folder: Path) -> int | None:
-    """What a container's limit (cgroup v2) leaves, or None where there is no limit.
-
-    Pages of files nobody used lately count as used there, but go as soon as memory is wanted.
-    """
-    try:
-        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
-        used = (folder / "memory.current").read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    if limit == "max":
-        return None
-    held = max(0, int(used) - _inactive_file(folder / "memory.stat"))
-    return max(0, int(limit) - held)
-
-
-def _inactive_file(path: Path) -> int:
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+    return available_bytes()
 
 
 def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
@@ -190,18 +157,23 @@ class UploadLane:
         if device.type != "cpu":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def put(self, values: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `values` into `target`, in its type; returns when that is done."""
+    def put(self, values: torch.Tensor, place: Callable[[torch.Tensor], None]) -> None:
+        """Send contiguous `values` as they are and have `place` put them where they belong.
+
+        Returns when that is done. Types are converted by `place`, on the device, where that costs
+        nothing.
+        """
         if self._stream is None:
-            target.copy_(values)
+            place(values)
             return
         if self._pinned.numel() < values.nbytes:
             self._pinned = torch.empty(values.nbytes, dtype=torch.uint8, pin_memory=True)
-        staged = self._pinned[: values.nbytes].view(values.dtype).view(values.shape)
-        staged.copy_(values)
+        staged = self._pinned[: values.nbytes]
+        # By numpy: PyTorch would use all cores' threads for it, in each of the threads that do so.
+        np.copyto(staged.numpy(), values.flatten().view(torch.uint8).numpy())
         with torch.cuda.stream(self._stream):
-            # Sent as it is and converted there, where that costs nothing.
-            target.copy_(staged.to(self._device, non_blocking=True))
+            sent = staged.to(self._device, non_blocking=True)
+            place(sent.view(values.dtype).view(values.shape))
         self._stream.synchronize()
 
 
@@ -215,11 +187,50 @@ def peak_bytes(device: Device, work: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated(device.torch) - before
 
 
+def taken_peak_bytes(device: Device) -> int:
+    """Most memory taken on a GPU so far, what is kept for reuse included; on a CPU, what this
+    process has of its own now: pages of files go when others want the memory.
+    """
+    if device.is_cpu:
+        return own_bytes()
+    return int(torch.cuda.max_memory_reserved(device.torch))
+
+
 def has_dependent_launch() -> bool:
     """Whether kernels may be launched while the one before them still runs (Hopper and later)."""
     if torch.version.hip or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability()[0] >= 9
+
+
+class DeviceKernel(Protocol):
+    """A compiled kernel in a device's own language."""
+
+    def __call__(
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]
+    ) -> None:
+        """Launch it in the current stream; tensors are given as pointers, numbers as int."""
+
+
+def kernel_refusal() -> str | None:
+    """Why `compile_kernel` cannot serve tensor-core kernels on bfloat16 here, or None."""
+    if torch.version.hip or not torch.cuda.is_available():
+        return "made for NVIDIA GPUs"
+    if torch.cuda.get_device_capability()[0] < 8:
+        return "made for compute capability 8.0 and later"
+    if not hasattr(torch.cuda, "_compile_kernel"):
+        return "this PyTorch cannot compile CUDA C++"
+    return None
+
+
+def compile_kernel(source: str, name: str) -> DeviceKernel:
+    """Compile an `extern "C"` kernel of CUDA C++ for the current device, at run time.
+
+    Uses the compiler PyTorch brings along, through an interface it does not promise to keep:
+    `kernel_refusal` tells whether it is there.
+    """
+    kernel: DeviceKernel = torch.cuda._compile_kernel(source, name)
+    return kernel
 
 
 class DeviceGraph(Protocol):
@@ -256,3 +267,34 @@ def release_cached(device: Device) -> None:
     """Give memory PyTorch keeps for reuse back to the device."""
     if not device.is_cpu:
         torch.cuda.empty_cache()
+
+
+def release_all(device: Device) -> None:
+    """Give back what nobody uses any more: on the device, pinned, and in this process's heap.
+
+    Takes a tenth of a second, for the collection of cycles.
+    """
+    gc.collect()
+    release_cached(device)
+    if not device.is_cpu:
+        torch.accelerator.empty_host_cache()
+    # The C library keeps freed memory for itself, and its name may not be there.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def held_bytes(device: Device) -> int:
+    """Memory of a GPU that this process's allocator holds."""
+    return int(torch.cuda.memory_reserved(device.torch))
+
+
+def host_buffer(nbytes: int, device: Device) -> torch.Tensor:
+    """Host memory, u8 [nbytes], that a device copies from and to at full speed."""
+    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=not device.is_cpu)
+
+
+def synchronize(device: Device) -> None:
+    """Wait until a device has done all it was told."""
+    if not device.is_cpu:
+        torch.cuda.synchronize(device.torch)

@@ -1,7 +1,8 @@
 """Runs steps on a GPU. Nothing here waits for the device but the reading of a step's tokens.
 
 A step of decode rows alone replays a captured graph of the next larger size; its input is one
-small copy, its output another. Everything else runs kernel by kernel.
+small copy, its output another. Where a row has a mask, the step's choice is made again from the
+logits that the graph left, while it still runs. Everything else runs kernel by kernel.
 """
 
 from __future__ import annotations
@@ -12,26 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from luce.engine.device import DeviceGraph, begin_readback, capture, graph_pool, upload
+from luce.engine.device import DeviceGraph, capture, graph_pool, upload
 from luce.engine.device_inputs import decode_batch, decode_lanes, mixed_step
 from luce.engine.device_rows import DeviceRows
+from luce.engine.extras import NO_EXTRAS, SampledTokens, StepExtras
 from luce.engine.ops.triton.sampling import DeviceSampler
 from luce.engine.options import EngineInfo
 from luce.engine.runner import Runner
+from luce.engine.sampling.masks import TokenMasks
 from luce.kv.spec import NULL_BLOCK, blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+from luce.sizing.steps import padded_sizes
 
 GRAPH_STAGE = "graphs"
-_DENSE_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-_SIZE_STEP = 32
-
-
-def padded_sizes(max_rows: int) -> tuple[int, ...]:
-    """Lanes of the captured steps: small ones closely, then every 32; the last is `max_rows`."""
-    sizes = [size for size in _DENSE_SIZES if size < max_rows]
-    sizes += range(_DENSE_SIZES[-1] + _SIZE_STEP, max_rows, _SIZE_STEP)
-    return (*sizes, max_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +36,12 @@ class _CapturedStep:
     Attributes:
         graph: reads the executor's lanes, writes `token_ids`.
         token_ids: i32 [lanes].
+        logits: f32 [lanes, V], with penalties and biases applied.
     """
 
     graph: DeviceGraph
     token_ids: torch.Tensor
+    logits: torch.Tensor
 
 
 class DeviceExecutor:
@@ -72,33 +69,59 @@ class DeviceExecutor:
         self._lanes = torch.zeros(self._sizes[-1], 4, dtype=torch.int32, device=device)
         self._captured: dict[int, _CapturedStep] = {}
 
-    def launch(self, plan: StepPlan) -> Callable[[], list[int]]:
+    def launch(self, plan: StepPlan, extras: StepExtras) -> Callable[[], SampledTokens]:
         """Start a step; the function returned waits for its tokens."""
         self._rows.start(plan.starts)
+        self._runner.start_states(plan.starts)
         is_decode = all(item.sample and not item.token_ids for item in plan.items)
-        if is_decode and self._captured:
-            rows = [item.row for item in plan.items]
-            if not self._rows.has_long_bias(rows):
-                return self._replay(plan.items)
-        return self._run(plan.items)
+        is_captured = is_decode and bool(self._captured)
+        can_replay = is_captured and self._is_capturable(plan.items, extras)
+        read = (self._replay if can_replay else self._run)(plan.items, extras)
+        self._runner.save_states(plan.items)
+        return read
 
-    def _replay(self, items: tuple[ScheduledSequence, ...]) -> Callable[[], list[int]]:
+    def _is_capturable(self, items: tuple[ScheduledSequence, ...], extras: StepExtras) -> bool:
+        rows = [item.row for item in items]
+        if self._rows.has_long_bias(rows):
+            return False
+        # A graph leaves no raw logits of rows that it adjusts.
+        return not self._rows.has_adjusted([rows[line] for line in extras.reporting_lines])
+
+    def _replay(
+        self, items: tuple[ScheduledSequence, ...], extras: StepExtras
+    ) -> Callable[[], SampledTokens]:
         count = len(items)
         size = next(size for size in self._sizes if size >= count)
         lanes = decode_lanes(items, self._resolved.block_tokens, size, self._rows.padding_row)
         self._lanes[:size].copy_(upload(lanes, self._device), non_blocking=True)
         captured = self._captured[size]
         captured.graph.replay()
-        return begin_readback(captured.token_ids[:count])
+        logits, token_ids = captured.logits[:count], captured.token_ids[:count]
+        extras.look_at(logits)
+        masks = extras.masks()
+        if masks is not None:
+            self._mask(logits, masks)
+            token_ids = self._sampler.choose(logits, self._lanes[:count])
+        return extras.begin_readback(token_ids)
 
-    def _run(self, items: tuple[ScheduledSequence, ...]) -> Callable[[], list[int]]:
+    def _run(
+        self, items: tuple[ScheduledSequence, ...], extras: StepExtras
+    ) -> Callable[[], SampledTokens]:
         step = mixed_step(items, self._rows, self._resolved.block_tokens)
-        logits = self._runner.logits(step.batch)
+        logits = self._runner.logits(step.batch, extras.tap)
         if logits is None:
-            return list
+            return SampledTokens
+        extras.look_at(logits)
         self._sampler.adjust(logits, step.lanes)
         self._rows.add_long_biases(logits, step.batch.sampled_rows)
-        return begin_readback(self._sampler.choose(logits, step.lanes))
+        masks = extras.masks()
+        if masks is not None:
+            self._mask(logits, masks)
+        return extras.begin_readback(self._sampler.choose(logits, step.lanes))
+
+    def _mask(self, logits: torch.Tensor, masks: TokenMasks) -> None:
+        lines = upload(np.array(masks.lines, dtype=np.int32), self._device)
+        self._sampler.mask(logits, lines, upload(masks.words, self._device))
 
     # --- before serving ---------------------------------------------------------------------
 
@@ -106,7 +129,7 @@ class DeviceExecutor:
         """Run the largest steps once, into the null block: kernels are built, memory is taken."""
         for items in _largest_steps(self._resolved, chunk):
             self._rows.start([_harmless_start(item) for item in items])
-            self._run(items)()
+            self._run(items, NO_EXTRAS)()
 
     def capture_all(self, progress: Callable[[str, int, int], None]) -> None:
         """Capture a decode step of every padded size, the largest first; all share one pool."""
@@ -124,12 +147,16 @@ class DeviceExecutor:
     def _capture(self, size: int, pool: object) -> _CapturedStep:
         padding = decode_lanes((), self._resolved.block_tokens, size, self._rows.padding_row)
         self._lanes[:size].copy_(upload(padding, self._device))
-        return _CapturedStep(*capture(lambda: self._decode(size), pool))
+        left: list[torch.Tensor] = []
+        graph, token_ids = capture(lambda: self._decode(size, left), pool)
+        return _CapturedStep(graph, token_ids, left[0])
 
-    def _decode(self, size: int) -> torch.Tensor:
+    def _decode(self, size: int, left: list[torch.Tensor]) -> torch.Tensor:
+        """The step to capture; leaves its logits in `left`."""
         lanes = self._lanes[:size]
         logits = self._runner.logits(decode_batch(lanes, self._rows, self._resolved.block_tokens))
         assert logits is not None, "every lane is sampled"
+        left[:] = [logits]
         return self._sampler.sample(logits, lanes)
 
 

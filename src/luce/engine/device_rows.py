@@ -59,6 +59,7 @@ class DeviceRows:
         self._max_ctx = max_ctx
         self._vocab_size = vocab_size
         self._long_biases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._adjusted: set[int] = set()
 
     def start(self, starts: Sequence[RowStart]) -> None:
         """New occupants replace the former ones, of whom nothing stays."""
@@ -69,6 +70,10 @@ class DeviceRows:
             target = self.params.tokens[start.row, : len(history)]
             target.copy_(upload(history, self.device), non_blocking=True)
             self._start_bias(start.row, start.sampling.logit_bias)
+            if start.sampling.logit_bias or _has_penalties(start.sampling):
+                self._adjusted.add(start.row)
+            else:
+                self._adjusted.discard(start.row)
         index = upload(np.array([start.row for start in starts]), self.device)
         floats = np.array([_floats(start.sampling) for start in starts], dtype=np.float32)
         ints = np.array([self._ints(start) for start in starts], dtype=np.uint32).view(np.int32)
@@ -90,12 +95,7 @@ class DeviceRows:
 
     def _ints(self, start: RowStart) -> tuple[int, ...]:
         params = start.sampling
-        has_penalties = (
-            params.repetition_penalty != 1
-            or params.frequency_penalty != 0
-            or params.presence_penalty != 0
-        )
-        window = max(0, min(params.rep_window, self._max_ctx)) if has_penalties else 0
+        window = max(0, min(params.rep_window, self._max_ctx)) if _has_penalties(params) else 0
         num_biases = len(params.logit_bias) if len(params.logit_bias) <= MAX_BIAS else 0
         top_k = params.top_k if 0 < params.top_k < self._vocab_size else 0
         return top_k, window, num_biases, start.seed & 0xFFFFFFFF, start.seed >> 32
@@ -103,6 +103,10 @@ class DeviceRows:
     def has_long_bias(self, rows: Sequence[int]) -> bool:
         """Whether one of these rows has more biases than the kernels hold."""
         return bool(self._long_biases) and any(row in self._long_biases for row in rows)
+
+    def has_adjusted(self, rows: Sequence[int]) -> bool:
+        """Whether penalties or biases change the logits of one of these rows."""
+        return any(row in self._adjusted for row in rows)
 
     def add_long_biases(self, logits: torch.Tensor, rows: Sequence[int]) -> None:
         """Add the biases that the kernels do not hold, once they have applied the penalties.
@@ -115,6 +119,14 @@ class DeviceRows:
             bias = self._long_biases.get(row)
             if bias is not None:
                 logits[line].index_add_(0, bias[0], bias[1])
+
+
+def _has_penalties(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1
+        or params.frequency_penalty != 0
+        or params.presence_penalty != 0
+    )
 
 
 def _floats(params: SamplingParams) -> tuple[float, ...]:

@@ -13,15 +13,11 @@ from luce.engine.device import Device, free_bytes, peak_bytes, release_cached
 from luce.engine.device_executor import DeviceExecutor
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.runner import Runner
-from luce.engine.sizing import Sizing
 from luce.errors import PlacementError
 from luce.kv.spec import KVSpec
+from luce.sizing.model_sizes import Sizing
+from luce.sizing.steps import GRAPH_BYTES, STEP_MARGIN_BYTES
 from luce.units import format_bytes
-
-_MIB = 1 << 20
-# The driver's own memory for a graph's kernels, each; vendor libraries' workspaces; fragmentation.
-_GRAPH_BYTES = 16 * _MIB
-_MARGIN_BYTES = 512 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +34,12 @@ class StepMemory:
 
     @property
     def total_bytes(self) -> int:
-        return self.eager_bytes + self.graph_bytes + _MARGIN_BYTES
+        return self.eager_bytes + self.graph_bytes + STEP_MARGIN_BYTES
 
     @property
     def summary(self) -> str:
         """For people."""
-        eager, captured = self.eager_bytes + _MARGIN_BYTES, self.graph_bytes
+        eager, captured = self.eager_bytes + STEP_MARGIN_BYTES, self.graph_bytes
         return f"steps {format_bytes(eager)}, captured steps {format_bytes(captured)}"
 
 
@@ -71,7 +67,7 @@ def _measured(executor: DeviceExecutor, device: Device, chunk: int) -> StepMemor
     num_graphs = executor.capture_largest()
     release_cached(device)
     # The smaller steps use the same pool; only what is their own adds up.
-    captured = max(0, before - free_bytes(device)) + num_graphs * _GRAPH_BYTES
+    captured = max(0, before - free_bytes(device)) + num_graphs * GRAPH_BYTES
     return StepMemory(eager, captured)
 
 

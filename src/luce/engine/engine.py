@@ -6,49 +6,57 @@ checks it, runs it and hands back what was sampled.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from luce.engine.assembly import (
+    Blueprint,
+    build_model,
+    engine_info,
+    fitted,
+    kv_spec,
+    make_runner,
+)
 from luce.engine.device import (
     Device,
-    begin_readback,
-    dtype_name,
     free_bytes,
     is_out_of_memory,
     open_device,
+    release_all,
     release_cached,
     resolve_dtype,
+    taken_peak_bytes,
     use_threads,
 )
+from luce.engine.eviction import EvictionLevel, HeldWeights, Kept
+from luce.engine.extras import RowExtras, SampledTokens, StepExtras
+from luce.engine.host_blocks import HostBlocks, HostRoom
 from luce.engine.inputs import build_inputs
-from luce.engine.kv_tensors import HeadMajorKVTensors, KVTensors
-from luce.engine.models.base import Model, Parameters
-from luce.engine.models.registry import family_of
-from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.select import OpRequest, OpSet, select_ops
+from luce.engine.kv_tensors import KVTensors
+from luce.engine.models.base import Parameters
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.plan_check import PlanCheck
 from luce.engine.rows import RowState
 from luce.engine.runner import Runner
 from luce.engine.sampling.sampler import Sampler
-from luce.engine.sizing import Sizing, size_engine
-from luce.engine.warm_up import one_token_plan, warm_up_batches
+from luce.engine.sizing import size_engine
+from luce.engine.state_tensors import StateTensors
+from luce.engine.warm_up import one_token_batch, one_token_plan, warm_up_batches
 from luce.engine.weights import Progress, WeightReader
 from luce.errors import DeviceOutOfMemory, InternalError, ModelFileError, PlacementError
-from luce.kv.spec import KVSpec
-from luce.loaders.hparams import HParams
+from luce.loaders.file_identity import FileIdentity
 from luce.loaders.opening import open_checkpoint
+from luce.protocol.sampling import GrammarSpec, HiddenStates
 from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
 from luce.units import format_bytes
 
 if TYPE_CHECKING:
     from luce.engine.device_executor import DeviceExecutor
 
-_log = logging.getLogger(__name__)
+__all__ = ["Blueprint", "Engine", "PendingStep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,8 @@ class PendingStep:
     """A step that was launched; its tokens may still be on their way."""
 
     step: int
-    _read: Callable[[], list[int]]
+    _read: Callable[[], SampledTokens]
+    _read_hidden: Callable[[], tuple[tuple[int, HiddenStates | None], ...]]
 
     def result(self) -> StepResult:
         """Wait for the sampled tokens.
@@ -65,7 +74,9 @@ class PendingStep:
             InternalError: the device failed.
         """
         try:
-            return StepResult(self.step, tuple(self._read()))
+            sampled = self._read()
+            hidden = self._read_hidden()
+            return StepResult(self.step, sampled.token_ids, sampled.logprobs, hidden)
         except RuntimeError as error:
             raise InternalError(f"step {self.step} failed on the device: {error}") from error
 
@@ -78,18 +89,15 @@ class Engine:
     """
 
     def __init__(self, blueprint: Blueprint, parameters: Parameters, progress: Progress) -> None:
-        runner, resolved, ops = _assemble(blueprint, parameters)
-        device = blueprint.device
-        self.resolved = resolved
-        self._path = blueprint.options.path
-        self._chunk = blueprint.options.chunk
-        self._runner = runner
-        self._device = device
-        self._check = PlanCheck(resolved)
+        self._weights = HeldWeights(build_model(blueprint, parameters), blueprint.device)
+        # From here on the layout is as it is, whatever memory there will be.
+        self._blueprint = fitted(blueprint, self._weights.built)
+        self._device = blueprint.device
         self._progress = progress
-        sampler = Sampler(resolved.max_rows, resolved.vocab_size, resolved.max_ctx, device.torch)
-        self._rows = RowState(resolved.max_rows, sampler, device.torch)
-        self._executor = _executor(runner, resolved, device) if ops.is_on_device else None
+        self.resolved = engine_info(self._blueprint, self._weights.built)
+        self._extras = RowExtras(self.resolved.max_rows, self.resolved.vocab_size)
+        self._is_serving = False
+        self._begin_serving()
 
     @classmethod
     def load(cls, options: EngineOptions, progress: Progress) -> Engine:
@@ -108,11 +116,16 @@ class Engine:
         use_threads(options.threads)
         checkpoint = open_checkpoint(options.path)
         dtype = resolve_dtype(options.dtype, device)
-        family = family_of(checkpoint.architecture)
-        spec = family.kv_spec(checkpoint.hparams, options.block_tokens, dtype.itemsize)
+        spec = kv_spec(checkpoint.architecture, checkpoint.hparams, options, dtype)
         sizing = size_engine(options, checkpoint, spec, dtype, device, free_bytes(device))
         blueprint = Blueprint(
-            checkpoint.architecture, checkpoint.hparams, options, device, dtype, sizing
+            checkpoint.architecture,
+            checkpoint.hparams,
+            options,
+            device,
+            dtype,
+            sizing,
+            FileIdentity.of(options.path),
         )
         reader = WeightReader(checkpoint, dtype, device.torch, progress)
         try:
@@ -131,17 +144,18 @@ class Engine:
         """
         with torch.inference_mode():
             if self._executor is not None:
-                self._warm_up_device(self._executor)
+                self._warm_up_device(self._executor, is_first=True)
                 return
-            for batch in warm_up_batches(self.resolved, self._chunk, self._device.torch):
-                logits = self._runner.logits(batch)
-                if logits is not None and not bool(logits.isfinite().all()):
-                    raise self._no_numbers()
+            chunk = self._blueprint.options.chunk
+            for batch in warm_up_batches(self.resolved, chunk, self._device.torch):
+                self._check_numbers(self._runner.logits(batch))
 
-    def _warm_up_device(self, executor: DeviceExecutor) -> None:
+    def _warm_up_device(self, executor: DeviceExecutor, *, is_first: bool) -> None:
         try:
-            executor.warm_up(self._chunk)
-            if FAILED_TOKEN in executor.launch(one_token_plan())():
+            if is_first:
+                executor.warm_up(self._blueprint.options.chunk)
+            plan = one_token_plan()
+            if FAILED_TOKEN in executor.launch(plan, self._extras.begin(plan.items))().token_ids:
                 raise self._no_numbers()
             executor.capture_all(self._progress)
         except RuntimeError as error:
@@ -153,10 +167,15 @@ class Engine:
                 "--chunk or --kv-pool-tokens"
             ) from error
 
+    def _check_numbers(self, logits: torch.Tensor | None) -> None:
+        if logits is not None and not bool(logits.isfinite().all()):
+            raise self._no_numbers()
+
     def _no_numbers(self) -> ModelFileError:
         return ModelFileError(
-            f"{self._path}: the logits computed from its weights are not finite numbers; the "
-            f"weights are damaged, or too large for dtype {self.resolved.dtype}"
+            f"{self._blueprint.options.path}: the logits computed from its weights are not finite "
+            "numbers; the weights are damaged, or too large for dtype "
+            f"{self.resolved.dtype}"
         )
 
     def step(self, plan: StepPlan) -> PendingStep:
@@ -170,14 +189,18 @@ class Engine:
         self._check.check(plan)
         try:
             with torch.inference_mode():
+                self._extras.start(plan.starts)
+                extras = self._extras.begin(plan.items)
                 if self._executor is not None:
-                    return PendingStep(plan.step, self._executor.launch(plan))
+                    return _pending(plan, self._executor.launch(plan, extras), extras)
                 self._rows.start(plan.starts)
+                self._runner.start_states(plan.starts)
                 batch = build_inputs(
                     plan.items, self._rows, self.resolved.block_tokens, self._device.torch
                 )
-                sampled = self._runner.sample(batch, self._rows)
-                read = begin_readback(sampled) if sampled is not None else list
+                read = self._runner.sample(batch, self._rows, extras)
+                self._runner.save_states(plan.items)
+                return _pending(plan, read, extras)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise DeviceOutOfMemory(
@@ -185,100 +208,128 @@ class Engine:
                     "requests at a time."
                 ) from error
             raise InternalError(f"step {plan.step} failed: {error}") from error
-        return PendingStep(plan.step, read)
+
+    def use_vocabulary(
+        self, tokens: Sequence[bytes], control_ids: Sequence[int], end_ids: Sequence[int]
+    ) -> None:
+        """Learn the tokens' bytes; see `RowConstraints.use_vocabulary`."""
+        self._extras.constraints.use_vocabulary(tokens, control_ids, end_ids)
+
+    def check_grammar(self, grammar: GrammarSpec) -> GrammarSpec:
+        """Compile a grammar before a row comes with it; see `RowConstraints.check`.
+
+        Raises:
+            InvalidGrammar: it cannot be followed.
+            InternalError: no vocabulary has come.
+        """
+        return self._extras.constraints.check(grammar)
+
+    def host_blocks(self, nbytes: int) -> HostBlocks:
+        """Room for copies of cached blocks and states in so much host memory."""
+        spec, state = self._blueprint.kv_spec, self.resolved.state
+        if not self.resolved.num_checkpoints:
+            state = None
+        room = HostRoom.within(nbytes, spec, state)
+        return HostBlocks(room, self._cache_tensors, spec, state, self._device)
+
+    def _cache_tensors(self) -> tuple[KVTensors, StateTensors | None]:
+        return self._runner.kv, self._runner.states
+
+    def evict(self, level: EvictionLevel, save: Callable[[], None]) -> Kept:
+        """Give memory back; no step may be under way, and none may come until `reinstate`.
+
+        Args:
+            level: what is kept; of an evicted model less can be kept than before, never more.
+            save: called when nothing can fail any more, while blocks still hold what they held.
+
+        Raises:
+            PlacementError: there is no host memory for the weights; nothing was changed.
+        """
+        self._weights.prepare(level)
+        save()
+        self._end_serving()
+        self._weights.leave(level)
+        self._give_back()
+        return self._weights.kept
+
+    def reinstate(self) -> None:
+        """Serve again, in the layout of the first load; nothing is known of any row.
+
+        Raises:
+            ModelFileError: the file is not what it was.
+            PlacementError: the device's memory does not hold it. In both cases, and in any other,
+                the model is as evicted as it was.
+        """
+        level = self._weights.level
+        if level is None:
+            return
+        try:
+            self._weights.return_(self._blueprint)
+            self._begin_serving()
+            self._make_ready(was_read=level == "cold")
+        except BaseException:
+            self._end_serving()
+            self._weights.leave(level)
+            release_all(self._device)
+            raise
+        self._weights.level = None
+
+    def _give_back(self) -> None:
+        # Cache and captures are in no cycle; a model may be.
+        if self._weights.level == "cold":
+            release_all(self._device)
+        else:
+            release_cached(self._device)
+
+    def _make_ready(self, *, was_read: bool) -> None:
+        """Capture or record steps anew; see whether weights that were read again make numbers."""
+        with torch.inference_mode():
+            if self._executor is not None:
+                # Later captures are not what anybody waits to hear of.
+                self._progress = _silent
+                self._warm_up_device(self._executor, is_first=False)
+                return
+            # A first request with a long prompt would have its steps recorded with all of it.
+            logits = self._runner.logits(one_token_batch(self.resolved, self._device.torch))
+            if was_read:
+                self._check_numbers(logits)
+
+    def _begin_serving(self) -> None:
+        resolved, device = self.resolved, self._device
+        built = self._weights.built
+        runner = make_runner(self._blueprint, built)
+        sampler = Sampler(resolved.max_rows, resolved.vocab_size, resolved.max_ctx, device.torch)
+        rows = RowState(resolved.max_rows, sampler, device.torch)
+        executor = _executor(runner, resolved, device) if built.ops.is_on_device else None
+        self._check = PlanCheck(resolved)
+        self._runner, self._rows, self._executor = runner, rows, executor
+        self._is_serving = True
+
+    def _end_serving(self) -> None:
+        if self._is_serving:
+            self._is_serving = False
+            # Captured steps first: they keep what they read.
+            del self._executor, self._rows, self._runner
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most memory taken so far; see `taken_peak_bytes`."""
+        return taken_peak_bytes(self._device)
 
     def close(self) -> None:
         """Give the memory back; the engine cannot be used any more."""
-        del self._runner, self._rows, self._executor
+        self._extras.constraints.close()
+        self._end_serving()
+        self._weights.drop()
         release_cached(self._device)
 
 
-@dataclass(frozen=True, slots=True)
-class Blueprint:
-    """What an engine is assembled from, beside its parameters."""
-
-    architecture: str
-    hparams: HParams
-    options: EngineOptions
-    device: Device
-    dtype: torch.dtype
-    sizing: Sizing
+def _pending(plan: StepPlan, read: Callable[[], SampledTokens], extras: StepExtras) -> PendingStep:
+    return PendingStep(plan.step, read, tuple if extras.tap is None else extras.tap.finish())
 
 
-def _assemble(blueprint: Blueprint, parameters: Parameters) -> tuple[Runner, EngineInfo, OpSet]:
-    """Fill what was sized."""
-    device, dtype, sizing = blueprint.device, blueprint.dtype, blueprint.sizing
-    family = family_of(blueprint.architecture)
-    spec = family.kv_spec(blueprint.hparams, blueprint.options.block_tokens, dtype.itemsize)
-    try:
-        with torch.inference_mode():
-            ops = select_ops(_op_request(blueprint))
-            _log_choices(ops)
-            model = family.build(blueprint.hparams, parameters, ops, sizing.max_ctx)
-            if ops.is_on_device:
-                sizing = _fitted(blueprint, spec, model, ops)
-            kv_tensors = HeadMajorKVTensors if ops.is_on_device else KVTensors
-            kv = kv_tensors(spec, sizing.num_blocks + 1, dtype, device.torch)
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise PlacementError(
-                f"{device.name} ran out of memory while loading; {sizing.summary} needed, "
-                f"{format_bytes(free_bytes(device))} free now"
-            ) from error
-        raise
-    release_cached(device)
-    return Runner(model, kv, ops.attention), _info(blueprint, sizing, model, ops), ops
-
-
-def _fitted(blueprint: Blueprint, spec: KVSpec, model: Model, ops: OpSet) -> Sizing:
-    """The sizing with the pool that fits a GPU beside the model's steps."""
-    # Triton is needed only where it was chosen.
-    from luce.engine.device_sizing import fit_pool, measure_steps
-
-    device, sizing, options = blueprint.device, blueprint.sizing, blueprint.options
-    release_cached(device)
-    null_block = HeadMajorKVTensors(spec, 1, blueprint.dtype, device.torch)
-    info = _info(blueprint, sizing, model, ops)
-    probe = Runner(model, null_block, ops.attention)
-    steps, free = measure_steps(probe, info, device, options.chunk)
-    return fit_pool(sizing, spec, options, steps, free)
-
-
-def _info(blueprint: Blueprint, sizing: Sizing, model: Model, ops: OpSet) -> EngineInfo:
-    options = blueprint.options
-    return EngineInfo(
-        architecture=blueprint.architecture,
-        device=blueprint.device.name,
-        dtype=dtype_name(blueprint.dtype),
-        max_ctx=sizing.max_ctx,
-        kv_pool_tokens=sizing.num_blocks * options.block_tokens,
-        num_blocks=sizing.num_blocks + 1,
-        block_tokens=options.block_tokens,
-        max_rows=options.max_concurrency,
-        weights_bytes=model.nbytes,
-        kv_bytes=sizing.kv_bytes,
-        vocab_size=model.vocab_size,
-        kernels=tuple(f"{choice.op}={choice.chosen}" for choice in ops.choices),
-    )
-
-
-def _log_choices(ops: OpSet) -> None:
-    for choice in ops.choices:
-        refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
-        fields = {"op": choice.op, "chosen": choice.chosen, "refused": refused}
-        _log.debug("implementation chosen", extra=fields)
-
-
-def _op_request(blueprint: Blueprint) -> OpRequest:
-    hparams = blueprint.hparams
-    return OpRequest(
-        device=blueprint.device.torch,
-        dtype=blueprint.dtype,
-        heads=HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim),
-        interleaved_rope=hparams.rope_layout == "interleaved",
-        lanes=blueprint.options.max_concurrency,
-        max_ctx=blueprint.sizing.max_ctx,
-    )
+def _silent(stage: str, done: int, total: int) -> None:
+    del stage, done, total
 
 
 def _executor(runner: Runner, resolved: EngineInfo, device: Device) -> DeviceExecutor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.device import begin_readback
+from luce.engine.hidden_taps import HiddenTaps, StepTap
 from luce.engine.sampling.constraints import RowConstraints, StepConstraints
 from luce.engine.sampling.logprobs import RawLogprobs
 from luce.engine.sampling.masks import TokenMasks
@@ -40,10 +41,12 @@ class RowExtras:
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         self.constraints = RowConstraints(max_rows, vocab_size)
         self._logprobs: list[int | None] = [None] * max_rows
+        self._taps = HiddenTaps(max_rows)
 
     def start(self, starts: Sequence[RowStart]) -> None:
         """New occupants replace the former ones, of whom nothing stays."""
         self.constraints.start(starts)
+        self._taps.start(starts)
         for start in starts:
             self._logprobs[start.row] = start.sampling.logprobs
 
@@ -51,7 +54,7 @@ class RowExtras:
         """Start on what a step's items ask for."""
         sampled = [item for item in items if item.sample]
         wanted = tuple(self._logprobs[item.row] for item in sampled)
-        return StepExtras(wanted, self.constraints.begin(sampled))
+        return StepExtras(wanted, self.constraints.begin(sampled), self._taps.begin(items))
 
 
 class StepExtras:
@@ -60,9 +63,16 @@ class StepExtras:
     Args:
         wanted: count of likeliest tokens for each, None where no report is wanted.
         constraints: what binds them.
+        tap: reads prompts.
     """
 
-    def __init__(self, wanted: tuple[int | None, ...], constraints: StepConstraints | None) -> None:
+    def __init__(
+        self,
+        wanted: tuple[int | None, ...],
+        constraints: StepConstraints | None,
+        tap: StepTap | None = None,
+    ) -> None:
+        self.tap = tap
         self._wanted = wanted
         self._constraints = constraints
         self._raw: RawLogprobs | None = None

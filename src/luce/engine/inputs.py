@@ -25,6 +25,7 @@ class InputBatch:
         logits_index: i64 [sampled]: tokens whose logits are wanted; None: all, in order.
         sampled_rows: their rows.
         output_indices: and the index of each in its row's output.
+        rows: of each sequence; empty where the step was laid out on the device.
     """
 
     input_ids: torch.Tensor
@@ -34,6 +35,7 @@ class InputBatch:
     logits_index: torch.Tensor | None
     sampled_rows: tuple[int, ...]
     output_indices: tuple[int, ...]
+    rows: tuple[int, ...] = ()
 
 
 def build_inputs(
@@ -62,6 +64,7 @@ def build_inputs(
         logits_index=None if is_all else torch.tensor(last_tokens, device=device),
         sampled_rows=tuple(items[index].row for index in sampled),
         output_indices=tuple(items[index].output_index for index in sampled),
+        rows=tuple(item.row for item in items),
     )
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from luce.kv.spec import KVSpec
+from luce.engine.ops.kv_cache import CachePart, KVCache, TypedCache
+from luce.kv.spec import KV_GROUP, KVSpec, KVType
+
+_DATA: dict[KVType, torch.dtype] = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "q8_0": torch.int8,
+    "q4_0": torch.uint8,
+}
 
 
 class KVTensors:
@@ -21,7 +30,9 @@ class KVTensors:
         device: where.
 
     Attributes:
-        layers: per layer a tensor [N, P, 2, K, D]: block, token in the block, key or value.
+        layers: per layer a tensor [N, P, 2, K, D]: block, token in the block, key or value; or,
+            where the spec names types, a typed cache.
+        blocks: the same memory as bytes, u8 [L, N, bytes]: a block's in each layer lie together.
         nbytes: address space taken.
     """
 
@@ -42,11 +53,10 @@ class KVTensors:
         if self._by_head:
             layers, blocks, tokens, parts, heads, dim = shape
             shape = (layers, blocks, parts, heads, tokens, dim)
-        store = _lazy_zeros(shape, dtype) if device.type == "cpu" else None
-        if store is None:
-            store = torch.zeros(shape, dtype=dtype, device=device)
+        store = _zeros(shape, dtype, device)
         seen = store.permute(0, 1, 4, 2, 3, 5) if self._by_head else store
-        self.layers: tuple[torch.Tensor, ...] = tuple(seen.unbind(0))
+        self.layers: tuple[KVCache, ...] = tuple(seen.unbind(0))
+        self.blocks = _block_bytes(store)
         self.nbytes = store.numel() * dtype.itemsize
         assert self.nbytes == spec.bytes_per_block * num_blocks
 
@@ -59,6 +69,68 @@ class HeadMajorKVTensors(KVTensors):
     """
 
     _by_head = True
+
+
+class TypedKVTensors(KVTensors):
+    """The same in the types the spec names, head by head inside a block.
+
+    A block's memory: data of keys, data of values, scales of keys, scales of values.
+    """
+
+    def __init__(
+        self, spec: KVSpec, num_blocks: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        del dtype  # the spec says it
+        layer_bytes = spec.bytes_per_block // spec.num_layers
+        shape = (spec.num_layers, num_blocks, layer_bytes)
+        store = _zeros(shape, torch.uint8, device)
+        self.layers = tuple(_typed_layer(layer, spec) for layer in store.unbind(0))
+        self.blocks = store
+        self.nbytes = store.numel()
+        assert self.nbytes == spec.bytes_per_block * num_blocks
+
+
+def kv_tensors(
+    spec: KVSpec, num_blocks: int, dtype: torch.dtype, device: torch.device, *, by_head: bool
+) -> KVTensors:
+    """The tensors of a spec; `by_head` is the layout for a GPU's attention."""
+    if spec.key_type is not None:
+        return TypedKVTensors(spec, num_blocks, dtype, device)
+    return (HeadMajorKVTensors if by_head else KVTensors)(spec, num_blocks, dtype, device)
+
+
+def _block_bytes(store: torch.Tensor) -> torch.Tensor:
+    """[L, N, ...] → u8 [L, N, bytes]."""
+    return store.flatten(2).view(torch.uint8)
+
+
+def _typed_layer(store: torch.Tensor, spec: KVSpec) -> TypedCache:
+    """A layer's blocks u8 [N, bytes] as keys and values."""
+    key, value = spec.key_type, spec.value_type
+    assert key is not None
+    assert value is not None
+    heads, tokens, dim = spec.num_kv_heads, spec.block_tokens, spec.head_dim
+    start = 0
+
+    def take(dtype: torch.dtype, width: int) -> torch.Tensor:
+        nonlocal start
+        size = heads * tokens * width * dtype.itemsize
+        part = store[:, start : start + size].view(dtype)
+        start += size
+        return part.view(len(part), heads, tokens, width).transpose(1, 2)
+
+    data = [take(_DATA[kind], dim // 2 if kind == "q4_0" else dim) for kind in (key, value)]
+    scales = [
+        take(torch.float16, dim // KV_GROUP) if kind.startswith("q") else None
+        for kind in (key, value)
+    ]
+    return TypedCache(CachePart(key, data[0], scales[0]), CachePart(value, data[1], scales[1]))
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return _lazy_zeros(shape, dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from luce.kv.spec import KVSpec, StateSpec
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -21,6 +23,12 @@ class EngineOptions:
             as a quarter of the free memory goes.
         chunk: most tokens of one prompt computed in a step; sizes the scratch memory.
         block_tokens: tokens of a KV block.
+        cache_type_k: what keys are stored as: "auto" (as the model computes), "f32", "f16",
+            "bf16", "q8_0" or "q4_0".
+        cache_type_v: likewise of values.
+        cpu_exact: on a CPU, decode weights to float32 instead of rounding activations to 15 bits.
+        num_checkpoints: slots beside the rows' for saved recurrent states; only models that have
+            such states take memory for them.
     """
 
     path: Path
@@ -32,6 +40,10 @@ class EngineOptions:
     kv_pool_tokens: int | None = None
     chunk: int = 512
     block_tokens: int = 16
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
+    num_checkpoints: int = 0
+    cpu_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,13 @@ class EngineInfo:
         kv_bytes: KV cache on the device; on a CPU committed as it is used.
         vocab_size: logits per token.
         kernels: the implementation chosen for each operation, as "linear=onednn".
+        layer_pattern: its layers' kinds, for people.
+        kv: what a token keeps in layers of full attention.
+        state: what a sequence keeps in recurrent layers, None for a model without them.
+        num_checkpoints: states that can be saved beside the rows'; 0 without such layers.
+        state_bytes: recurrent states of rows and checkpoints.
+        num_layers: blocks.
+        hidden_size: numbers of a token's hidden state.
     """
 
     architecture: str
@@ -65,3 +84,10 @@ class EngineInfo:
     kv_bytes: int
     vocab_size: int
     kernels: tuple[str, ...] = ()
+    layer_pattern: str = ""
+    kv: KVSpec | None = None
+    state: StateSpec | None = None
+    num_checkpoints: int = 0
+    state_bytes: int = 0
+    num_layers: int = 0
+    hidden_size: int = 0

@@ -20,6 +20,7 @@ class PlanCheck:
     def __init__(self, resolved: EngineInfo) -> None:
         self._resolved = resolved
         self._started: set[int] = set()
+        self._checked_blocks: dict[int, int] = {}
 
     def check(self, plan: StepPlan) -> None:
         """Accept a plan, and remember which rows are occupied.
@@ -46,8 +47,14 @@ class PlanCheck:
         if not 0 <= start.row < self._resolved.max_rows:
             raise InternalError(f"step {step} starts row {start.row} of {self._resolved.max_rows}")
         self._check_tokens(step, start.history)
+        self._check_checkpoint(step, start.restore_checkpoint)
         if not 0 <= start.seed < 1 << 64:
             raise InternalError(f"step {step}: seed {start.seed} is not below 2**64")
+        read = start.sampling.hidden
+        if read is not None and not set(read.layers) <= set(range(self._resolved.num_layers)):
+            raise InternalError(
+                f"step {step} reads layers {read.layers} of {self._resolved.num_layers}"
+            )
         for token_id, value in start.sampling.logit_bias.items():
             if not 0 <= token_id < self._resolved.vocab_size or not math.isfinite(value):
                 raise InvalidRequest(
@@ -68,14 +75,28 @@ class PlanCheck:
                 f"step {step}, row {item.row}: {len(item.block_table)} blocks do not hold "
                 f"{end} tokens"
             )
+        # A decoding row's table only grows: of the same length it is the one of the step before.
+        if item.token_ids or self._checked_blocks.get(item.row) != len(item.block_table):
+            self._check_table(step, item)
+        if item.token_ids:
+            self._check_tokens(step, item.token_ids)
+        if item.forced_token is not None:
+            self._check_tokens(step, (item.forced_token,))
+        self._check_checkpoint(step, item.save_checkpoint)
+
+    def _check_checkpoint(self, step: int, checkpoint: int | None) -> None:
+        count = self._resolved.num_checkpoints
+        if checkpoint is not None and not 0 <= checkpoint < count:
+            raise InternalError(f"step {step} names checkpoint {checkpoint} of {count}")
+
+    def _check_table(self, step: int, item: ScheduledSequence) -> None:
         table = item.block_table
         if min(table) <= NULL_BLOCK or max(table) >= self._resolved.num_blocks:
             raise InternalError(
                 f"step {step}, row {item.row}: a block id is outside 1 to "
                 f"{self._resolved.num_blocks - 1}"
             )
-        if item.token_ids:
-            self._check_tokens(step, item.token_ids)
+        self._checked_blocks[item.row] = len(table)
 
     def _check_tokens(self, step: int, token_ids: tuple[int, ...]) -> None:
         if not token_ids or min(token_ids) < 0 or max(token_ids) >= self._resolved.vocab_size:

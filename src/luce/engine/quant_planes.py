@@ -7,12 +7,12 @@ are and taken apart there. Layouts: `quant_formats`; block layouts: ggml's defin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from luce.engine.quant_formats import QUANT_FORMATS, CodePlane, QuantFormat
 from luce.loaders.ggml_types import TYPES_BY_NAME
+from luce.loaders.quant_formats import QUANT_FORMATS, CodePlane, QuantFormat
 
 # Spreads nothing, gathers: four nibbles at bits 0, 16, 32, 48 meet at bits 48..63.
 _GATHER_NIBBLES = (1 << 48) + (1 << 36) + (1 << 24) + (1 << 12)
@@ -44,8 +44,49 @@ class QuantPlanes:
     @property
     def nbytes(self) -> int:
         """Memory of all planes."""
-        parts = (self.codes, self.high, self.scales, self.blocks)
-        return sum(part.nbytes for part in parts if part is not None)
+        return sum(part.nbytes for part in self._tensors if part is not None)
+
+    @property
+    def _tensors(self) -> tuple[torch.Tensor | None, ...]:
+        return self.codes, self.high, self.scales, self.blocks
+
+    def empty(self, rows: int, device: torch.device) -> QuantPlanes:
+        """Planes of the same format and width for so many rows, to be filled."""
+
+        def room(plane: torch.Tensor | None) -> torch.Tensor | None:
+            return None if plane is None else plane.new_empty(rows, plane.shape[1], device=device)
+
+        codes, scales = room(self.codes), room(self.scales)
+        assert codes is not None
+        assert scales is not None
+        return replace(
+            self,
+            rows=rows,
+            codes=codes,
+            high=room(self.high),
+            scales=scales,
+            blocks=room(self.blocks),
+        )
+
+    def gathered(self, rows: torch.Tensor) -> QuantPlanes:
+        """The planes of these rows, i64 [n], in their order."""
+        high, blocks = self.high, self.blocks
+        return replace(
+            self,
+            rows=rows.numel(),
+            codes=self.codes[rows],
+            high=None if high is None else high[rows],
+            scales=self.scales[rows],
+            blocks=None if blocks is None else blocks[rows],
+        )
+
+    def fill(self, start: int, part: QuantPlanes) -> None:
+        """Put `part` at rows start .. start + part.rows."""
+        assert part.format is self.format
+        assert part.columns == self.columns
+        for mine, theirs in zip(self._tensors, part._tensors, strict=True):
+            if mine is not None and theirs is not None:
+                mine[start : start + part.rows].copy_(theirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,22 +310,16 @@ def repack(type_name: str, raw: torch.Tensor, rows: int, columns: int) -> QuantP
     )
 
 
-def concatenate(parts: list[QuantPlanes]) -> QuantPlanes:
-    """Matrices of one format and width, one below the other."""
-    first = parts[0]
-    assert all(p.format is first.format and p.columns == first.columns for p in parts)
+def empty_planes(type_name: str, rows: int, columns: int, device: torch.device) -> QuantPlanes:
+    """Planes of a stored type to be filled run by run of rows.
 
-    def joined(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
-        present = [tensor for tensor in tensors if tensor is not None]
-        return torch.cat(present) if present else None
-
-    codes, scales = torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts])
-    return QuantPlanes(
-        format=first.format,
-        rows=sum(part.rows for part in parts),
-        columns=first.columns,
-        codes=codes,
-        high=joined([part.high for part in parts]),
-        scales=scales,
-        blocks=joined([part.blocks for part in parts]),
+    Raises:
+        KeyError: the type has no planes.
+        ValueError: rows do not fill whole blocks.
+    """
+    kind = TYPES_BY_NAME[type_name]
+    row_bytes = columns // kind.block_elements * kind.block_bytes
+    # One row of zeros, to learn the planes' shapes and types from.
+    return repack(type_name, torch.zeros(row_bytes, dtype=torch.uint8), 1, columns).empty(
+        rows, device
     )

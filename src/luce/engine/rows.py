@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from luce.engine.sampling.masks import TokenMasks
 from luce.engine.sampling.sampler import Sampler
 from luce.scheduler.plan import RowStart
 
@@ -38,10 +39,14 @@ class RowState:
         return self._last_token.index_select(0, torch.tensor(rows, device=self._device))
 
     def sample(
-        self, logits: torch.Tensor, rows: Sequence[int], output_indices: Sequence[int]
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[int],
+        output_indices: Sequence[int],
+        masks: TokenMasks | None = None,
     ) -> torch.Tensor:
         """Sample these rows and keep the tokens for their next step; see `Sampler.sample`."""
-        ids = self.sampler.sample(logits, rows, output_indices)
+        ids = self.sampler.sample(logits, rows, output_indices, masks)
         index = torch.tensor(rows, device=self._device)
         # -1 marks a failed row; its sequence ends on the host, and a step already under way must
         # not read out of the vocabulary.

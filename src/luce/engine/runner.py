@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from luce.engine.context import ForwardContext
+from luce.engine.extras import SampledTokens, StepExtras
+from luce.engine.hidden_taps import StepTap
 from luce.engine.inputs import InputBatch
 from luce.engine.kv_tensors import KVTensors
 from luce.engine.models.base import Model
 from luce.engine.ops.attention import PagedAttention
+from luce.engine.ops.gated_delta import StateBatch
 from luce.engine.ops.qkv import TokenPlaces
 from luce.engine.rows import RowState
+from luce.engine.state_tensors import StateTensors
+from luce.scheduler.plan import RowStart, ScheduledSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +28,22 @@ class Runner:
     model: Model
     kv: KVTensors
     attention: PagedAttention
+    states: StateTensors | None = None
 
-    def logits(self, batch: InputBatch) -> torch.Tensor | None:
-        """f32 [sampled, V] of the tokens whose logits are wanted, None if there are none."""
+    def logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor | None:
+        """f32 [sampled, V] of the tokens whose logits are wanted, None if there are none.
+
+        Args:
+            batch: the step.
+            tap: is shown the residual stream behind every block.
+        """
         context = ForwardContext(
             places=TokenPlaces(self.model.rotary(batch.positions), batch.slot_mapping),
             attend=self.attention.prepare(batch.attention),
             kv_layers=self.kv.layers,
+            states=StateBatch(batch.rows, batch.attention.query_starts, batch.attention.tensors),
+            state_layers=() if self.states is None else self.states.layers,
+            tap=tap,
         )
         hidden = self.model.forward(batch.input_ids, context)
         if not batch.sampled_rows:
@@ -37,9 +52,23 @@ class Runner:
             hidden = hidden.index_select(0, batch.logits_index)
         return self.model.compute_logits(hidden)
 
-    def sample(self, batch: InputBatch, rows: RowState) -> torch.Tensor | None:
-        """i64 [sampled] tokens, None if no row is sampled in this step."""
-        logits = self.logits(batch)
+    def start_states(self, starts: Sequence[RowStart]) -> None:
+        """Give new rows their first recurrent state, where the model has such."""
+        if self.states is not None:
+            self.states.start(starts)
+
+    def save_states(self, items: Sequence[ScheduledSequence]) -> None:
+        """Copy to checkpoints the recurrent states that are to be kept, as of this step."""
+        if self.states is not None:
+            self.states.save(items)
+
+    def sample(
+        self, batch: InputBatch, rows: RowState, extras: StepExtras
+    ) -> Callable[[], SampledTokens]:
+        """Sample the rows that are; returns a function that gives their tokens."""
+        logits = self.logits(batch, extras.tap)
         if logits is None:
-            return None
-        return rows.sample(logits, batch.sampled_rows, batch.output_indices)
+            return SampledTokens
+        extras.look_at(logits)
+        ids = rows.sample(logits, batch.sampled_rows, batch.output_indices, extras.masks())
+        return extras.begin_readback(ids)

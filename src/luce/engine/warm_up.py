@@ -22,6 +22,11 @@ def warm_up_batches(resolved: EngineInfo, chunk: int, device: torch.device) -> I
         yield _batch((1,) * rows, (1,) * rows, resolved.block_tokens, device)
 
 
+def one_token_batch(resolved: EngineInfo, device: torch.device) -> InputBatch:
+    """The smallest step: shows whether the weights make numbers."""
+    return _batch((1,), (1,), resolved.block_tokens, device)
+
+
 def one_token_plan() -> StepPlan:
     """One greedy token after one prompt token: shows whether the weights make numbers."""
     start = RowStart(0, SamplingParams(max_tokens=1), 0, (0,), 1)
@@ -48,4 +53,5 @@ def _batch(
         logits_index=torch.tensor([stop - 1 for stop in starts[1:]], device=device),
         sampled_rows=tuple(range(len(query_lens))),
         output_indices=(0,) * len(query_lens),
+        rows=tuple(range(len(query_lens))),
     )

@@ -1,69 +1,54 @@
 """From stored tensors to parameters: names, shapes, dequantising, progress.
 
 Stored tensors are decoded in pieces of whole rows straight into their place, so loading needs
-little more memory than the result. Rows of GGUF llama files are laid out for interleaved rotary
-pairs; they stay so, and the rotation follows `HParams.rope_layout`.
+little more memory than the result. Quantised matrices that stay so are sent as they are stored
+and taken apart into planes on the device. Rows of GGUF llama files are laid out for interleaved
+rotary pairs; they stay so, and the rotation follows `HParams.rope_layout`.
 """
 
 from __future__ import annotations
 
-import re
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from luce.engine.expert_weights import expert_pieces
+from luce.engine.fp8_scales import FP8_TYPE, read_scales
+from luce.engine.native.tiles import StoredMatrix
+from luce.engine.quant_planes import QuantPlanes, empty_planes, repack
 from luce.engine.staged_upload import Piece, StagedUpload
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Checkpoint, TensorMeta
+from luce.loaders.model_tensors import expert_form, stored_shape
+from luce.loaders.quant_formats import as_matrix, has_planes
 from luce.loaders.quants import dequantize
+from luce.loaders.tensor_names import stored_names
 
 Progress = Callable[[str, int, int], None]
 """Called with stage, bytes done and bytes in all."""
 
 _PIECE_ELEMENTS = 1 << 22
-_NATIVE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_EXACT_TABLES = {"F16": torch.float16, "BF16": torch.bfloat16}
-_GGUF_NAMES = {
-    "embed_tokens": "token_embd",
-    "norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+# Taking blocks apart needs some ten times their elements' bytes on the device, in every thread.
+_PLANE_PIECE_ELEMENTS = 1 << 23
+_NATIVE = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    FP8_TYPE: torch.float8_e4m3fn,
 }
-_NAME = re.compile(r"(?:layers\.(\d+)\.)?(.+)\.(weight|bias)")
-
-
-def gguf_name(name: str) -> str:
-    """`layers.0.mlp.up_proj.weight` → `blk.0.ffn_up.weight`."""
-    if name == "rope_freqs":
-        return "rope_freqs.weight"
-    match = _NAME.fullmatch(name)
-    assert match is not None, name
-    layer, module, kind = match.groups()
-    prefix = "" if layer is None else f"blk.{layer}."
-    return f"{prefix}{_GGUF_NAMES[module]}.{kind}"
-
-
-def safetensors_name(name: str) -> str:
-    """`layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`."""
-    return name if name.startswith("lm_head.") else f"model.{name}"
+_EXACT_TABLES = {"F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class WeightReader:
     """A checkpoint's parameters; implements `models.base.Parameters`.
+
+    On a GPU tensors are filled in the background, until `finish`.
 
     Args:
         checkpoint: names, types and bytes.
@@ -80,7 +65,10 @@ class WeightReader:
         progress: Progress,
     ) -> None:
         self._source = checkpoint.tensors
-        self._stored_name = gguf_name if checkpoint.container == "gguf" else safetensors_name
+        self._container = checkpoint.container
+        self._stored_name = stored_names(
+            checkpoint.container, checkpoint.architecture, self._source.names()
+        )
         self._dtype = dtype
         self._device = device
         self._progress = progress
@@ -97,6 +85,29 @@ class WeightReader:
             self._read(name, shape, out[start : start + shape[0]])
             start += shape[0]
         return out
+
+    def quantised(self, *parts: tuple[str, tuple[int, int]]) -> list[QuantPlanes] | None:
+        metas = [self._meta(name, shape) for name, shape in parts]
+        if not all(has_planes(meta) for meta in metas):
+            return None
+        planes: list[QuantPlanes] = []
+        for type_name, run in groupby(metas, key=lambda meta: meta.type):
+            same = list(run)
+            rows = sum(meta.shape[0] for meta in same)
+            whole = empty_planes(type_name, rows, same[0].shape[1], self._device)
+            start = 0
+            for meta in same:
+                self._put(self._plane_pieces(meta, whole, start))
+                start += meta.shape[0]
+            planes.append(whole)
+        return planes
+
+    def stored(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredMatrix]:
+        metas = [self._meta(name, shape) for name, shape in parts]
+        return [
+            StoredMatrix(meta.type, shape, self._source.raw(meta.name))
+            for meta, (_, shape) in zip(metas, parts, strict=True)
+        ]
 
     def vector(self, *parts: tuple[str, tuple[int]]) -> torch.Tensor:
         size = sum(shape[0] for _, shape in parts)
@@ -116,12 +127,77 @@ class WeightReader:
         self._read(name, shape, out)
         return out
 
+    def floats(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        meta = self._meta(name, shape)
+        values = _decoded(meta, self._source.raw(meta.name), shape)
+        self._report(meta.nbytes)
+        return values.to(self._device, torch.float32, copy=True)
+
+    def experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        count, size, hidden = shape
+        gate_up = torch.empty(count, 2 * size, hidden, dtype=self._dtype, device=self._device)
+        down = torch.empty(count, hidden, size, dtype=self._dtype, device=self._device)
+        names = set(self._source.names())
+        form = expert_form(self._container, self._stored_name, names.__contains__)
+        for piece in expert_pieces(prefix, form, gate_up, down):
+            self._read(piece.name, piece.shape, piece.place)
+        return gate_up, down
+
+    def quantised_experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[QuantPlanes, QuantPlanes] | None:
+        count, size, hidden = shape
+        names = set(self._source.names())
+        if expert_form(self._container, self._stored_name, names.__contains__) != "stacked":
+            return None
+        inner, outer = (count, size, hidden), (count, hidden, size)
+        metas = [
+            as_matrix(self._meta(f"{prefix}{part}_proj.weight", shape))
+            for part, shape in (("gate", inner), ("up", inner), ("down", outer))
+        ]
+        gate, up, down = metas
+        if gate.type != up.type or not all(has_planes(meta) for meta in metas):
+            return None
+        both = empty_planes(gate.type, 2 * count * size, hidden, self._device)
+        last = empty_planes(down.type, count * hidden, size, self._device)
+        for expert in range(count):
+            self._put(
+                [
+                    self._expert_piece(gate, both, count, expert, 2 * size * expert),
+                    self._expert_piece(up, both, count, expert, 2 * size * expert + size),
+                    self._expert_piece(down, last, count, expert, hidden * expert),
+                ]
+            )
+        return both, last
+
+    def _expert_piece(
+        self, meta: TensorMeta, whole: QuantPlanes, count: int, expert: int, start: int
+    ) -> Piece:
+        """One expert's stored blocks of `count` experts', into the rows from `start` on."""
+        raw = self._source.raw(meta.name)
+        nbytes = meta.nbytes // count
+        mine = raw[expert * nbytes : (expert + 1) * nbytes]
+        make = partial(torch.frombuffer, mine, dtype=torch.uint8)
+        return Piece(make, partial(_take_apart, meta, whole, start), nbytes)
+
     def optional_vector(self, name: str, shape: tuple[int]) -> torch.Tensor | None:
         if self._stored_name(name) not in set(self._source.names()):
             return None
         out = torch.empty(shape, dtype=torch.float32, device=self._device)
         self._read(name, shape, out)
+        self.finish()
         return out
+
+    def finish(self) -> None:
+        if self._upload is not None:
+            self._upload.finish(self._report)
+
+    def close(self) -> None:
+        """Free what loading needed."""
+        if self._upload is not None:
+            self._upload.close()
 
     def _meta(self, name: str, shape: tuple[int, ...]) -> TensorMeta:
         stored = self._stored_name(name)
@@ -131,6 +207,7 @@ class WeightReader:
             raise ModelFileError(
                 f"tensor {stored!r} is missing; {list(shape)} is expected"
             ) from None
+        shape = stored_shape(self._container, name, shape)
         if meta.shape != shape:
             raise ModelFileError(
                 f"tensor {stored!r} is {list(meta.shape)}, but {list(shape)} is expected"
@@ -140,35 +217,64 @@ class WeightReader:
     def _read(self, name: str, shape: tuple[int, ...], out: torch.Tensor) -> None:
         """Decode a tensor into `out`, a piece of rows at a time."""
         meta = self._meta(name, shape)
-        raw = self._source.raw(meta.name)
         # A vector is one row: quantised blocks may span all of it.
         rows, row_shape = (shape[0], shape[1:]) if len(shape) > 1 else (1, shape)
         target = out if len(shape) > 1 else out.unsqueeze(0)
-        row_bytes = meta.nbytes // rows
-        step = max(1, _PIECE_ELEMENTS * rows // out.numel())
+        scales = read_scales(self._source, meta) if meta.type == FP8_TYPE else None
         pieces: list[Piece] = []
+        for start, raw in self._runs(meta, rows, _PIECE_ELEMENTS):
+            count = raw.size * rows // meta.nbytes
+            make: Callable[[], torch.Tensor] = partial(_decoded, meta, raw, (count, *row_shape))
+            into = target[start : start + count]
+            place: Callable[[torch.Tensor], None] = partial(_copy, into)
+            if scales is not None:
+                place = partial(scales.apply, start, into)
+            pieces.append(Piece(make, place, raw.size))
+        self._put(pieces)
+
+    def _plane_pieces(self, meta: TensorMeta, whole: QuantPlanes, start: int) -> list[Piece]:
+        """Stored blocks, taken apart where they arrive, into the rows from `start` on."""
+        return [
+            Piece(
+                partial(torch.frombuffer, raw, dtype=torch.uint8),
+                partial(_take_apart, meta, whole, start + first),
+                raw.size,
+            )
+            for first, raw in self._runs(meta, meta.shape[0], _PLANE_PIECE_ELEMENTS)
+        ]
+
+    def _runs(
+        self, meta: TensorMeta, rows: int, most: int
+    ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        """Runs of whole rows of at most so many elements: the first row and the stored bytes."""
+        raw = self._source.raw(meta.name)
+        row_bytes = meta.nbytes // rows
+        step = max(1, most * rows // math.prod(meta.shape))
         for start in range(0, rows, step):
-            count = min(step, rows - start)
-            piece = raw[start * row_bytes : (start + count) * row_bytes]
-            make: Callable[[], torch.Tensor] = partial(_decoded, meta, piece, (count, *row_shape))
-            pieces.append((make, target[start : start + count]))
-        if self._upload is not None and len(pieces) > 1:
-            self._upload.run(pieces)
-            self._report(meta.nbytes)
-            return
-        for make, place in pieces:
-            place.copy_(make())
-            self._report(meta.nbytes // len(pieces))
+            yield start, raw[start * row_bytes : (start + step) * row_bytes]
+
+    def _put(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if self._upload is not None:
+                self._upload.add(piece)
+            else:
+                piece.place(piece.make())
+                self._report(piece.nbytes)
 
     def _report(self, nbytes: int) -> None:
         self._done_bytes += nbytes
-        # A tied embedding is read twice, as table and as output matrix.
+        # A tied embedding may be read twice, as table and as output matrix.
         self._progress("weights", min(self._done_bytes, self._total_bytes), self._total_bytes)
 
-    def close(self) -> None:
-        """Free what loading needed."""
-        if self._upload is not None:
-            self._upload.close()
+
+def _copy(target: torch.Tensor, values: torch.Tensor) -> None:
+    target.copy_(values)
+
+
+def _take_apart(meta: TensorMeta, whole: QuantPlanes, start: int, raw: torch.Tensor) -> None:
+    """Stored bytes of whole rows, on the device, into planes from row `start` on."""
+    rows = raw.numel() * meta.shape[0] // meta.nbytes
+    whole.fill(start, repack(meta.type, raw, rows, meta.shape[1]))
 
 
 def _use_up_warning() -> None:

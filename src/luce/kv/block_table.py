@@ -1,4 +1,4 @@
-"""What one sequence holds: its blocks in order, and the keys of its full blocks."""
+"""What one sequence holds: its blocks in order, the keys of its full blocks, its checkpoints."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ class BlockTable:
             a prefix cache.
         num_committed: leading blocks that are computed and were offered to the prefix cache.
         num_found: leading blocks found in the prefix cache at admission.
+        num_matched: leading blocks that were there at admission; more than `num_found` if no
+            state was saved behind the last ones.
+        restore_key: key of the checkpoint its row will start from, until it has.
+        saving: checkpoint slots its steps under way save to, by position.
     """
 
     blocks: list[int]
     keys: list[bytes] = field(default_factory=list)
     num_committed: int = 0
     num_found: int = 0
+    num_matched: int = 0
+    restore_key: bytes | None = None
+    saving: dict[int, int] = field(default_factory=dict)

@@ -16,14 +16,27 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple
 
 KEY_BYTES = 16
+
+_MIN_STALE = 64
+"""Outdated entries of the eviction queue that are not worth a clean-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     block: int
     parent: bytes
+
+
+class Evicted(NamedTuple):
+    """A block that nobody finds any more, and the key it had."""
+
+    block: int
+    key: bytes
 
 
 class PrefixCache:
@@ -41,7 +54,11 @@ class PrefixCache:
         self._entries: dict[bytes, _Entry] = {}
         self._key_of: dict[int, bytes] = {}
         self._num_children: dict[bytes, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._idle: OrderedDict[int, int] = OrderedDict()
+        self._ticks = count()
+        # Idle leaves as (tick of parking, block), oldest first. Entries whose block was held
+        # again or got a child meanwhile are dropped when they come up.
+        self._leaves: list[tuple[int, int]] = []
 
     @property
     def num_idle(self) -> int:
@@ -66,6 +83,14 @@ class PrefixCache:
         entry = self._entries.get(key)
         return None if entry is None else entry.block
 
+    def key_of(self, block: int) -> bytes:
+        """Key of a registered block."""
+        return self._key_of[block]
+
+    def leaf_keys(self) -> list[bytes]:
+        """Keys of the blocks that no registered one continues."""
+        return [key for key in self._entries if key not in self._num_children]
+
     def is_registered(self, block: int) -> bool:
         """Whether others can find `block`; if so it must never be written again."""
         return block in self._key_of
@@ -88,14 +113,15 @@ class PrefixCache:
         """A registered block lost its last holder: keep it, newest in the LRU order."""
         assert block in self._key_of, f"block {block} is not registered"
         assert block not in self._idle, f"block {block} is idle already"
-        self._idle[block] = None
+        self._idle[block] = next(self._ticks)
+        self._add_leaf(block)
 
     def unpark(self, block: int) -> None:
         """An idle block is held again."""
         del self._idle[block]
 
-    def evict(self) -> int:
-        """Forget the least recently used idle leaf and return its block.
+    def evict(self) -> Evicted:
+        """Forget the least recently used idle leaf.
 
         Sequences give their blocks back last one first, so the oldest idle block almost
         always is a leaf. It is not if a held block continues it (two sequences computed the
@@ -103,14 +129,28 @@ class PrefixCache:
         the oldest block, whose continuation stays unreachable until it is computed again.
         """
         assert self._idle, "nothing to evict"
-        oldest = next(iter(self._idle))
-        block = next((idle for idle in self._idle if self._is_leaf(idle)), oldest)
+        block = self._oldest_leaf()
         del self._idle[block]
-        entry = self._entries.pop(self._key_of.pop(block))
-        self._num_children[entry.parent] -= 1
-        if self._num_children[entry.parent] == 0:
-            del self._num_children[entry.parent]
-        return block
+        key = self._key_of.pop(block)
+        parent = self._entries.pop(key).parent
+        self._num_children[parent] -= 1
+        if self._num_children[parent] == 0:
+            del self._num_children[parent]
+            if parent in self._entries:
+                self._add_leaf(self._entries[parent].block)
+        return Evicted(block, key)
+
+    def forget_all(self) -> list[int]:
+        """Forget every block; none may have a holder.
+
+        Returns:
+            The blocks.
+        """
+        assert len(self._idle) == len(self._entries), "a registered block is held"
+        blocks = list(self._idle)
+        for index in (self._entries, self._key_of, self._num_children, self._idle, self._leaves):
+            index.clear()
+        return blocks
 
     def idle_blocks(self) -> Iterable[int]:
         """Idle blocks, least recently used first."""
@@ -130,9 +170,29 @@ class PrefixCache:
         for entry in self._entries.values():
             children[entry.parent] = children.get(entry.parent, 0) + 1
         assert children == self._num_children, "child counts are wrong"
+        leaves = {(tick, block) for block, tick in self._idle.items() if self._is_leaf(block)}
+        assert leaves <= set(self._leaves), "an idle leaf would never be evicted"
 
     def _parent(self, keys: Sequence[bytes], index: int) -> bytes:
         return keys[index - 1] if index else self._root
 
     def _is_leaf(self, block: int) -> bool:
         return self._key_of[block] not in self._num_children
+
+    def _add_leaf(self, block: int) -> None:
+        """Queue an idle leaf for eviction; nothing else is taken."""
+        if block not in self._idle or not self._is_leaf(block):
+            return
+        heappush(self._leaves, (self._idle[block], block))
+        if len(self._leaves) > 2 * len(self._idle) + _MIN_STALE:
+            entries = {(tick, idle) for idle, tick in self._idle.items() if self._is_leaf(idle)}
+            self._leaves = list(entries)
+            heapify(self._leaves)
+
+    def _oldest_leaf(self) -> int:
+        """The least recently used idle leaf; without any, the least recently used idle block."""
+        while self._leaves:
+            tick, block = heappop(self._leaves)
+            if self._idle.get(block) == tick and self._is_leaf(block):
+                return block
+        return next(iter(self._idle))

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from luce.errors import (
@@ -23,6 +24,7 @@ from luce.errors import (
     WorkerLost,
 )
 from luce.listener.context import RequestContext
+from luce.listener.grammar_pool import GrammarPool
 from luce.listener.ports import Prompt
 from luce.listener.sampling import check_fits, sampling_params
 from luce.listener.served import ServedModel, ServedModels
@@ -70,13 +72,16 @@ class Admissions:
         models: ServedModels,
         executor: Executor,
         queue_timeout_s: float | None = None,
+        grammars: GrammarPool | None = None,
     ) -> None:
         """Args:
         router: gives out capacity.
         models: who can serve.
         executor: where prompts are rendered and tokenised.
         queue_timeout_s: how long a request may wait for room; None = for ever.
+        grammars: where grammars are made; None = in threads of its own.
         """
+        self.grammars = grammars or GrammarPool()
         self.router = router
         self.models = models
         self.executor = executor
@@ -91,7 +96,8 @@ class Admissions:
         Args:
             call: the request.
             context: whose it is.
-            only: the one model that may serve it; None = any.
+            only: the one model that may serve it, which has begun the answer unless the call reads
+                hidden states; None = any.
 
         Cancelling is safe at any point: the worker is told, and the reservation is released
         when the worker has let go.
@@ -99,7 +105,10 @@ class Admissions:
         Raises:
             ApiError: no model serves it, now or ever.
         """
-        ticket = self.router.open(RouteRequest(context.key, call.model))
+        # Where names select models, the only one that may serve is the one to wait for.
+        name = call.model if only is None else only
+        has_begun = only is not None and call.hidden_read is None
+        ticket = self.router.open(RouteRequest(context.key, name, has_begun=has_begun))
         try:
             for model in self.models:
                 if only not in (None, model.name):
@@ -164,8 +173,8 @@ class _Admission:
                 reservation = self._router.try_reserve(self._ticket, name)
                 if reservation is not None:
                     return reservation
-                is_up = self._admissions.models[name].is_up
-                self._note(name, "busy" if is_up else "restarting")
+                state = self._admissions.models[name].state
+                self._note(name, "busy" if state == "ready" else state)
             else:
                 granted = await self._wait()
                 if granted is not None:
@@ -176,8 +185,10 @@ class _Admission:
         try:
             return self._router.candidates(self._ticket)
         except (ModelLoading, ModelUnavailable):
+            pinned = self._router.policy.pinned(self._ticket.request)
             for model in self._admissions.models:
-                if model.name not in self._ticket.ruled_out:
+                is_candidate = pinned in (None, model.name)
+                if is_candidate and model.name not in self._ticket.ruled_out:
                     await self._rule_out_if_too_small(model)
             return self._router.candidates(self._ticket)
 
@@ -213,7 +224,7 @@ class _Admission:
     async def _check(self, name: str) -> None:
         """Prepare the request for a model and tell the router what the model can hold of it."""
         model = self._admissions.models[name]
-        text, limits = model.text, model.handle.limits
+        text, limits = model.text, model.limits
         if text is None or limits is None:
             self._give_up(name, ModelLoading(f"Model {name} is loading."), "not ready")
             return
@@ -227,6 +238,9 @@ class _Admission:
             error.param = self._prompt_field
             self._give_up(name, error, "too long")
             return
+        if prompt.grammar_chars:
+            work = partial(text.with_grammar, prompt)
+            prompt = await self._admissions.grammars.run(work, prompt.grammar_chars)
         sampling = sampling_params(
             self._call,
             prompt,
@@ -314,7 +328,9 @@ class _Admission:
         self._tried()[name] = reason
 
     def _note_unready_before(self, chosen: str) -> None:
-        """Models that would have come first and were no candidates."""
+        """Models that would have come first and were no candidates; a name leaves no choice."""
+        if self._router.policy.pinned(self._ticket.request) is not None:
+            return
         for view in self._router.views():
             if view.name == chosen:
                 return

@@ -26,6 +26,7 @@ from luce.listener.middleware import RequestMiddleware
 from luce.listener.responses_store import ResponseStore
 from luce.listener.routes.generation import ChoicesEndpoint, ClientRules, GenerationEndpoint
 from luce.listener.routes.health import HealthRoutes
+from luce.listener.routes.hidden_states import HiddenStatesEndpoint
 from luce.listener.routes.metrics import MetricsRoute
 from luce.listener.routes.models import ModelRoutes
 from luce.listener.routes.openapi import OpenApiRoutes
@@ -129,6 +130,11 @@ def _asking(services: Services) -> list[Route]:
         Route("/v1/responses/{response_id}", kept.one, methods=["GET", "DELETE"]),
         Route("/v1/messages/count_tokens", tokens(CountTokens()), methods=["POST"]),
         Route("/tokenize", tokens(Tokenize()), methods=["POST"]),
+        Route(
+            "/v1/hidden_states",
+            HiddenStatesEndpoint(services.models, services.generator, services.executor, rules),
+            methods=["POST"],
+        ),
     ]
 
 

@@ -16,6 +16,7 @@ from luce.listener.connection import SlowClient
 from luce.listener.context import RequestContext
 from luce.listener.ports import Output
 from luce.protocol.messages import CancelReason, SeqDelta
+from luce.protocol.sampling import HiddenStates
 from luce.text.call import GenerationCall
 from luce.text.events import Failed, Finished, GenEvent, Started
 
@@ -113,6 +114,33 @@ class Generation:
         except ApiError as error:
             events.append(self._fail(error))
         return events
+
+    async def read_hidden(self) -> tuple[Admitted, HiddenStates]:
+        """Wait for what is read of the prompt; in place of `next`, for a call that reads.
+
+        Raises:
+            ApiError: it failed.
+            SlowClient: the worker gave up on this client.
+        """
+        if self._admitted is None:
+            raise InternalError("The prompt was not admitted.")
+        try:
+            while batch := await self._admitted.stream.next():
+                for delta in batch:
+                    if delta.hidden is not None:
+                        return self._admitted, self._read_out(self._admitted, delta.hidden)
+                    if delta.finish is not None:
+                        raise self._unfinished(delta)
+        except ApiError as error:
+            raise self._fail(error).error from error
+        raise InternalError("The model's output broke off.")
+
+    def _read_out(self, admitted: Admitted, hidden: HiddenStates) -> HiddenStates:
+        self._has_ended = True
+        self._context.outcome.update(
+            finish="stop", prompt_tokens=admitted.prompt.num_tokens, cached_tokens=0, tokens=0
+        )
+        return hidden
 
     def _start(self, admitted: Admitted) -> Started:
         text, prompt, cached = admitted.model.text, admitted.prompt, admitted.stream.cached_tokens

@@ -45,6 +45,7 @@ def model_props(model: ServedModel) -> dict[str, Any]:
             "arch": ready.architecture if ready else None,
             "draft_path": None,
             "tokenizer_id": None,
+            "layers": _layers(ready),
         },
         "runtime": _runtime(model, ready),
         "reasoning": _reasoning(model),
@@ -150,6 +151,22 @@ def _prefix_cache(model: ServedModel, ready: Ready | None) -> dict[str, Any] | N
         "in_use": _tokens(stats.cached_blocks, ready),
         "lifetime_queries": stats.prefix_query_tokens,
         "lifetime_hits": stats.prefix_hit_tokens,
+        "checkpoints": _checkpoints(stats),
+        "host": {
+            "in_use": _tokens(stats.prefix_host_blocks, ready),
+            "lifetime_recalled": _tokens(stats.prefix_recalled_blocks, ready),
+        },
+    }
+
+
+def _checkpoints(stats: WorkerStats) -> dict[str, Any] | None:
+    """Saved states; a model without recurrent layers has none."""
+    if not stats.total_checkpoints:
+        return None
+    return {
+        "capacity": stats.total_checkpoints,
+        "in_use": stats.used_checkpoints,
+        "lifetime_restored": stats.restored_checkpoints,
     }
 
 
@@ -163,6 +180,18 @@ def _memory(model: ServedModel, ready: Ready | None) -> dict[str, Any]:
     }
 
 
+def _layers(ready: Ready | None) -> dict[str, Any] | None:
+    layers = ready.layers if ready else None
+    if layers is None:
+        return None
+    return {
+        "pattern": layers.pattern,
+        "kv_bytes_per_token": layers.kv_bytes_per_token,
+        "state_bytes_per_sequence": layers.state_bytes_per_sequence,
+        "state_checkpoints": layers.num_checkpoints,
+    }
+
+
 def _kv_cache(ready: Ready, stats: WorkerStats) -> dict[str, Any]:
     num_held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
     return {
@@ -170,7 +199,7 @@ def _kv_cache(ready: Ready, stats: WorkerStats) -> dict[str, Any]:
         "capacity_tokens": ready.limits.kv_pool_tokens,
         "live_tokens": _tokens(num_held, ready),
         "kv_bytes": ready.kv_bytes,
-        "recurrent_bytes": None,
+        "recurrent_bytes": ready.layers.state_bytes if ready.layers else None,
         "draft_feature_bytes": None,
         "other_bytes": None,
         "host_state_bytes": None,

@@ -8,8 +8,13 @@ from luce.listener.served import ServedModel, ServedModels
 _NO_NAME = (None, "", "auto")
 
 
-def named_model(models: ServedModels, name: str | None) -> ServedModel:
+def named_model(models: ServedModels, name: str | None, *, is_strict: bool = False) -> ServedModel:
     """The model of this name; the only one there is answers to any name.
+
+    Args:
+        models: what is served.
+        name: as the request has it.
+        is_strict: no model stands in for a name that is none of theirs.
 
     Raises:
         InvalidRequest: there are several and the request names none.
@@ -25,6 +30,8 @@ def named_model(models: ServedModels, name: str | None) -> ServedModel:
             param="model",
         )
     model = models.get(name)
+    if model is None and models.unknown_model is not None and not is_strict:
+        return models[models.unknown_model]
     if model is None:
         raise ModelNotFound(
             f"There is no model {name[:128]!r}; available models: {names}.", param="model"

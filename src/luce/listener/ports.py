@@ -33,6 +33,10 @@ class Prompt(Protocol):
         """What the output must look like."""
 
     @property
+    def grammar_chars(self) -> int:
+        """Size of what `Text.with_grammar` has still to make a grammar of; 0: of nothing."""
+
+    @property
     def close(self) -> ForcedClose | None:
         """How reasoning under a budget is closed."""
 
@@ -105,6 +109,13 @@ class Text(Protocol[PromptT]):
 
         Raises:
             ContextLengthExceeded: a prompt of far more than `limit` tokens.
+        """
+
+    def with_grammar(self, prepared: PromptT) -> PromptT:
+        """The same with its grammar; may take seconds, called in a thread.
+
+        Raises:
+            InvalidGrammar: output cannot be held to what the request forces.
         """
 
     def vocabulary(self) -> TokenVocabulary:

@@ -62,8 +62,11 @@ def sampling_params(
         vocab_size: ids of `logit_bias` must be below it.
 
     Raises:
-        InvalidRequest: `logit_bias` names a token the model does not have.
+        InvalidRequest: `logit_bias` names a token the model does not have, or `min_tokens` is
+            more than a reasoning budget leaves.
     """
+    if call.hidden_read is not None:
+        return SamplingParams(max_tokens=1, hidden=call.hidden_read)
     bias = call.sampling.logit_bias or {}
     for token_id in bias:
         if not 0 <= token_id < vocab_size:
@@ -104,6 +107,13 @@ def _with_budget(
         allotment = budgets.allot(call.reasoning, max_output)
     if allotment is None or prompt.close is None:
         return max_output, None
+    if allotment.max_tokens < call.sampling.min_tokens <= max_output:
+        raise InvalidRequest(
+            f"min_tokens is {call.sampling.min_tokens}, and the budgets of thinking and reply "
+            f"leave {allotment.max_tokens} tokens for the whole output. Ask for less, or for a "
+            "larger budget.",
+            param="min_tokens",
+        )
     log.debug(
         "reasoning budget",
         extra={

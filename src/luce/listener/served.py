@@ -8,6 +8,9 @@ from typing import Any
 
 from luce.config.model import ModelConfig
 from luce.listener.ports import Text
+from luce.placement.coordinator import Coordinator
+from luce.placement.residency import ModelRecord, Residency
+from luce.protocol.messages import Limits
 from luce.routing.policy import ServingState
 from luce.routing.router import Router
 from luce.workers.handle import WorkerHandle, WorkerState
@@ -16,7 +19,16 @@ _STATES: dict[WorkerState, ServingState] = {
     WorkerState.STARTING: "loading",
     WorkerState.LOADING: "loading",
     WorkerState.READY: "ready",
+    WorkerState.EVICTED: "loading",
 }
+_ELSEWHERE: dict[Residency, ServingState] = {
+    Residency.DRAINING: "closing",
+    Residency.RESERVED: "entering",
+    Residency.LOADING: "entering",
+    Residency.COOLDOWN: "failed",
+}
+"""Where models take turns: all states but READY, in which the worker has the word; the ones that
+are not here are evicted."""
 
 
 class ServedModel:
@@ -26,12 +38,16 @@ class ServedModel:
         config: its block.
         handle: its worker.
         text: its tokenizer and template; None while they load.
+        record: where it is, once models take turns; None where each stays where it is.
+        planned: what it will hold, by its memory plan, if it loads when it is asked for.
     """
 
     def __init__(self, config: ModelConfig, handle: WorkerHandle) -> None:
         self.config = config
         self.handle = handle
         self.text: Text[Any] | None = None
+        self.record: ModelRecord | None = None
+        self.planned: Limits | None = None
 
     @property
     def name(self) -> str:
@@ -41,6 +57,8 @@ class ServedModel:
     @property
     def state(self) -> ServingState:
         """Whether requests can be given to it."""
+        if self.record is not None and self.record.state is not Residency.READY:
+            return "loading" if self.text is None else _ELSEWHERE.get(self.record.state, "evicted")
         state = _STATES.get(self.handle.state, "unavailable")
         if self.text is None:
             return "loading" if state == "ready" else state
@@ -49,15 +67,21 @@ class ServedModel:
         return "restarting" if has_served and is_coming_up else state
 
     @property
+    def limits(self) -> Limits | None:
+        """What it holds, as its worker said, or as is planned; None until known."""
+        return self.handle.limits or self.planned
+
+    @property
     def capacity(self) -> int:
-        """Requests it can hold at a time; 0 until its worker has said."""
-        limits = self.handle.limits
+        """Requests it can hold at a time; 0 until known."""
+        limits = self.limits
         return limits.max_concurrency if limits is not None else 0
 
     @property
     def is_up(self) -> bool:
         """Its worker is loaded and alive: what it says of itself holds."""
-        return self.handle.state in (WorkerState.READY, WorkerState.DRAINING)
+        alive = (WorkerState.READY, WorkerState.DRAINING, WorkerState.EVICTED)
+        return self.handle.state in alive
 
     @property
     def device(self) -> str:
@@ -72,13 +96,13 @@ class ServedModel:
     @property
     def context_length(self) -> int | None:
         """Longest sequence it serves; None until known."""
-        limits = self.handle.limits
+        limits = self.limits
         return limits.max_seq_tokens if limits is not None else self.config.max_ctx
 
     @property
     def most_tokens(self) -> int | None:
         """No sequence it holds, or will hold once it is up, is longer; None until known."""
-        limits = self.handle.limits
+        limits = self.limits
         if limits is not None:
             return limits.max_seq_tokens
         bounds = (self.config.max_ctx, self.config.kv_pool_tokens, self.max_context_length)
@@ -91,11 +115,18 @@ class ServedModel:
 
 
 class ServedModels:
-    """All models by name, in order of priority; tells the router what changes."""
+    """All models by name, in order of priority; tells the router what changes.
+
+    Attributes:
+        coordinator: who decides which are resident; None where all are.
+        unknown_model: the one that stands in for names that are none of them; None: nobody does.
+    """
 
     def __init__(self, models: Sequence[ServedModel], router: Router) -> None:
         self._models = {model.name: model for model in models}
         self._router = router
+        self.coordinator: Coordinator | None = None
+        self.unknown_model: str | None = None
         for model in models:
             model.handle.on_change.append(self.refresh)
         self.refresh()
@@ -116,7 +147,18 @@ class ServedModels:
         self._models[name].handle.vocabulary = text.vocabulary
         self.refresh()
 
+    def take_turns(self, coordinator: Coordinator) -> None:
+        """From now on the coordinator says which are resident, and the router tells it what for."""
+        self.coordinator = coordinator
+        self._router.observer = coordinator
+        for model in self._models.values():
+            model.record = coordinator.fleet[model.name]
+        self.refresh()
+
     def refresh(self) -> None:
         """Bring the router's view up to date."""
         for model in self._models.values():
-            self._router.update_model(model.name, model.state, model.capacity)
+            record = model.record
+            problem = record.problem if record is not None else ""
+            retry_at_s = record.retry_at_s if record is not None and problem else None
+            self._router.update_model(model.name, model.state, model.capacity, problem, retry_at_s)

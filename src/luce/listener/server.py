@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from luce import __version__
@@ -17,18 +19,26 @@ from luce.listener.admission import Admissions
 from luce.listener.app import Services, build_app
 from luce.listener.body import BodyLimits
 from luce.listener.entrance import Entrance, open_entrance
+from luce.listener.gateway import LOOPBACK, Gateway, GatewayCommand, check_gateway
 from luce.listener.generate import Generator
+from luce.listener.grammar_pool import GrammarPool
 from luce.listener.http_server import HttpServer
+from luce.listener.keepers import keeper_of
+from luce.listener.placing import machine_for, place_models
+from luce.listener.residency import Placement, policy_of
 from luce.listener.routes.generation import ClientRules
 from luce.listener.served import ServedModel, ServedModels
 from luce.listener.shutdown import Shutdown
-from luce.listener.startup import load_spec, say, start_models
+from luce.listener.startup import say
 from luce.observability.log import configure_logging
-from luce.routing.policy import PrimaryFirst
 from luce.routing.router import TICK_S, Router
 from luce.workers.spawn import Launcher
 from luce.workers.supervisor import Supervisor
 
+log = logging.getLogger(__name__)
+
+GATEWAY_FAILED = 1
+"""Exit code when the gateway ended by itself, however it did."""
 _UPLOAD_STALLS = 10
 """A whole upload may take this many times the longest pause within it."""
 
@@ -47,28 +57,54 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
         StartupError: the address cannot be had, or a model does not come up.
     """
     configure_logging()
-    with open_entrance(config.listener) as entrance:
+    if config.routing.routing_gateway is not None:
+        check_gateway(config.routing.routing_gateway)
+    with open_entrance(own_address(config)) as entrance:
         say(f"luce {__version__} listens on {entrance.url} and loads {_names(config)}")
+        machine = machine_for(config.routing, config.models)
+        placed = place_models(config, machine)
+        config = replace(config, models=tuple(model.config for model in placed))
+        placement = Placement(placed, machine)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_run(config, entrance, launcher))
+            return runner.run(_run(config, placement, entrance, launcher))
 
 
-async def _run(config: ServerConfig, entrance: Entrance, launcher: Launcher | None) -> int:
-    return await ListenerProcess(config, entrance, launcher).run()
+def own_address(config: ServerConfig) -> ListenerConfig:
+    """Where we listen ourselves: behind a gateway on loopback."""
+    if config.routing.routing_gateway is None:
+        return config.listener
+    return replace(config.listener, host=LOOPBACK, port=config.routing.routing_engine_port)
+
+
+async def _run(
+    config: ServerConfig, placement: Placement, entrance: Entrance, launcher: Launcher | None
+) -> int:
+    return await ListenerProcess(config, placement, entrance, launcher).run()
 
 
 class ListenerProcess:
-    """Everything one server owns, wired together; made on its event loop."""
+    """Everything one server owns, wired together; made on its event loop.
+
+    Args:
+        config: what is served.
+        placement: where the models are, and what the worker of each is told.
+        entrance: where clients come in.
+        launcher: starts workers; None = as processes of this interpreter.
+    """
 
     def __init__(
-        self, config: ServerConfig, entrance: Entrance, launcher: Launcher | None = None
+        self,
+        config: ServerConfig,
+        placement: Placement,
+        entrance: Entrance,
+        launcher: Launcher | None = None,
     ) -> None:
         self._config = config
         self._entrance = entrance
-        self._supervisors = [Supervisor(load_spec(model), launcher) for model in config.models]
+        self._supervisors = [Supervisor(model.spec, launcher) for model in placement.placed]
         self._router = Router(
             [model.name for model in config.models],
-            PrimaryFirst(),
+            policy_of(config),
             config.listener.routing_queue_limit,
         )
         self._models = ServedModels(
@@ -78,12 +114,15 @@ class ListenerProcess:
             ],
             self._router,
         )
+        self._keeper = keeper_of(config, self._router, self._models, self._supervisors, placement)
         self._executor = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="prompt")
+        self._grammars = GrammarPool()
         admissions = Admissions(
             self._router,
             self._models,
             self._executor,
             config.listener.routing_queue_timeout_s or None,
+            self._grammars,
         )
         self._generator = Generator(admissions)
         services = Services(
@@ -115,22 +154,43 @@ class ListenerProcess:
         http = asyncio.create_task(self._http.serve(sockets=[self._entrance.sock]), name="http")
         ticks = asyncio.create_task(self._tick(), name="router-tick")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
-        startup = asyncio.create_task(start_models(self._models, self._supervisors))
+        startup = asyncio.create_task(self._keeper.start(), name="start")
         grace_s = 0.0
         try:
             await asyncio.wait({startup, stop, http}, return_when=asyncio.FIRST_COMPLETED)
             if startup.done():
                 startup.result()
                 self._announce()
-                await asyncio.wait({stop, http}, return_when=asyncio.FIRST_COMPLETED)
                 grace_s = self._config.listener.shutdown_grace_s
+                return await self._serve_until(stop, http)
         finally:
             for task in (startup, ticks, stop):
                 task.cancel()
+            self._keeper.shut_down()
             await self._shutdown(http).run(grace_s)
+            await self._keeper.close()
             await asyncio.gather(startup, ticks, stop, return_exceptions=True)
             self._executor.shutdown(wait=False, cancel_futures=True)
+            self._grammars.close()
         return 0
+
+    async def _serve_until(self, stop: asyncio.Task[bool], http: asyncio.Task[None]) -> int:
+        """Serve, with a gateway if there is to be one; returns the exit code."""
+        path = self._config.routing.routing_gateway
+        if path is None:
+            await asyncio.wait({stop, http}, return_when=asyncio.FIRST_COMPLETED)
+            return 0
+        public = self._config.listener
+        command = GatewayCommand(path, self._entrance.url, public.host, public.port)
+        gateway = Gateway(command)
+        try:
+            await asyncio.wait({stop, http, gateway.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not gateway.ended.done():
+                return 0
+            log.error("the gateway is gone", extra={"how": gateway.ended.result()})
+            return GATEWAY_FAILED
+        finally:
+            await gateway.stop(self._force)
 
     def _shutdown(self, http: asyncio.Task[None]) -> Shutdown:
         return Shutdown(
@@ -150,6 +210,7 @@ class ListenerProcess:
         while True:
             await asyncio.sleep(TICK_S)
             self._router.tick()
+            self._keeper.tick()
 
     def _announce(self) -> None:
         say(f"ready: {_names(self._config)} at {self._entrance.url}\n")

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from luce.config.forms import snapshot_bytes
 from luce.config.model import ModelConfig
 from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import LoadProgress, LoadSpec, Ready
@@ -39,6 +40,8 @@ def load_spec(config: ModelConfig) -> LoadSpec:
         prefix_cache=config.prefix_cache,
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
+        cpu_exact=config.cpu_exact,
+        prefix_snapshot_bytes=snapshot_bytes(config.prefix_snapshot_memory),
     )
 
 
@@ -72,24 +75,42 @@ async def start_models(models: ServedModels, supervisors: Sequence[Supervisor]) 
     Raises:
         StartupError: the first failure; the others may still be loading.
     """
-    loads = [_start(models, supervisor) for supervisor in supervisors]
-    await asyncio.gather(*loads)
+    await asyncio.gather(*(start_model(models, supervisor) for supervisor in supervisors))
+    settle_memory()
+
+
+def watch_model(model: ServedModel) -> None:
+    """Say how each of its loads advances and what came of it."""
+    _report_progress(model.handle)
+    report_ready(model)
+
+
+def settle_memory() -> None:
+    """Everything is loaded that stays as long as the server."""
     # Vocabularies and templates live as long as the server; without this the garbage collector
     # goes through all of them again and again while tokens stream.
     gc.collect()
     gc.freeze()
 
 
-async def _start(models: ServedModels, supervisor: Supervisor) -> None:
-    handle = supervisor.handle
-    _report_progress(handle)
+async def start_model(models: ServedModels, supervisor: Supervisor) -> None:
+    """Load one model with its text; returns when it serves.
+
+    Raises:
+        StartupError: it does not load.
+    """
+    model = models[supervisor.handle.name]
+    watch_model(model)
     supervisor.start()
-    model = models[handle.name]
-    report_ready(model)
-    await asyncio.gather(_load_text(models, model), supervisor.wait_first_load())
+    await asyncio.gather(load_text_of(models, model), supervisor.wait_first_load())
 
 
-async def _load_text(models: ServedModels, model: ServedModel) -> None:
+async def load_text_of(models: ServedModels, model: ServedModel) -> None:
+    """Load a model's tokenizer and template.
+
+    Raises:
+        StartupError: see `load_text`.
+    """
     text = await asyncio.to_thread(load_text, model.config)
     models.set_text(model.name, text)
     budgets = text.thinking.budgets

@@ -8,13 +8,14 @@ from typing import Any
 from luce import __version__
 from luce.errors import Overloaded, ShuttingDown
 from luce.listener.context import RequestContext
+from luce.listener.residency_readings import read_placement
 from luce.listener.served import ServedModel, ServedModels
 from luce.observability import metrics as m
 from luce.observability.history import FinishedRequest, PerfHistory
 from luce.observability.memory import resident_bytes
 from luce.observability.timing import RequestTimings
 from luce.protocol.messages import WorkerStats
-from luce.routing.policy import ModelView
+from luce.routing.policy import ByName, ModelView
 from luce.routing.router import Router
 
 _MS_PER_S = 1000
@@ -51,7 +52,8 @@ class Telemetry:
 
     def _count_route(self, model: str, passed_over: dict[str, str]) -> None:
         first = self._names[0]
-        reason = "preferred" if first == model else passed_over.get(first, "unready")
+        other = "named" if self._router.policy.name == ByName.name else "unready"
+        reason = "preferred" if first == model else passed_over.get(first, other)
         self.metrics.count(m.ROUTE_DECISIONS, first, model, reason.replace(" ", "_"))
 
     def _observe_start(self, model: str, timings: RequestTimings) -> None:
@@ -107,6 +109,8 @@ class Telemetry:
         resident = resident_bytes()
         if resident is not None:
             yield m.Reading(m.PROCESS_RESIDENT_BYTES, resident)
+        if self._models.coordinator is not None:
+            yield from read_placement(self._models.coordinator, self._router)
         for view in self._router.views():
             model = self._models[view.name]
             yield from _read_routing(model, view)
@@ -132,6 +136,7 @@ def _read_worker(model: ServedModel) -> Iterator[m.Reading]:
     yield m.Reading(m.KV_CACHE_TOKENS, ready.limits.kv_pool_tokens, name)
     yield m.Reading(m.PREFIX_CACHE_QUERIES, stats.prefix_query_tokens, name)
     yield m.Reading(m.PREFIX_CACHE_HITS, stats.prefix_hit_tokens, name)
+    yield m.Reading(m.STATE_CHECKPOINTS_RESTORED, stats.restored_checkpoints, name)
     yield m.Reading(m.PROMPT_TOKENS, stats.prompt_tokens, name)
     yield m.Reading(m.GENERATION_TOKENS, stats.generated_tokens, name)
     yield m.Reading(m.PREEMPTIONS, stats.preemptions, name)
@@ -142,6 +147,7 @@ def _read_worker(model: ServedModel) -> Iterator[m.Reading]:
     yield m.Reading(m.DEVICE_BYTES, ready.weights_bytes, (model.name, ready.device, "weights"))
     yield m.Reading(m.DEVICE_BYTES, ready.kv_bytes, (model.name, ready.device, "kv"))
     yield m.Reading(m.KV_CACHE_USAGE_RATIO, _kv_usage(stats), name)
+    yield m.Reading(m.STATE_CHECKPOINTS, stats.used_checkpoints, name)
     if stats.rss_bytes:
         yield m.Reading(m.WORKER_RESIDENT_BYTES, stats.rss_bytes, name)
 

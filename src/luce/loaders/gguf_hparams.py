@@ -6,23 +6,22 @@ Source: the GGUF specification's standard keys, and their defaults there.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import get_args
 
 from luce.errors import ModelFileError
+from luce.loaders.gguf_hybrid import gguf_experts, gguf_linear_attention, num_mtp_layers
 from luce.loaders.gguf_split import GgufModel
-from luce.loaders.hparams import HParams, RopeScaling
+from luce.loaders.hparams import Architecture, HParams, LinearAttention, RopeScaling
 from luce.loaders.keys import MIN_CONTEXT_LENGTH, MIN_ROPE_THETA, Keys
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-SUPPORTED_ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
+SUPPORTED_ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
 _DEFAULT_ROPE_THETA = 10_000.0
 # Bookkeeping: the vocabulary is counted by the embedding's rows, the layout note is historical.
 _HARMLESS = frozenset({"vocab_size", "tensor_data_layout", "rope.scaling.finetuned"})
 # Keys of llama.cpp for features a plain Llama or Qwen has not; 0 means "not used".
+_NO_EXPERTS = "mixtures of experts are not supported here"
 _MUST_BE_ZERO = {
-    "expert_count": "mixtures of experts are not supported",
-    "expert_used_count": "mixtures of experts are not supported",
     "attention.clamp_kqv": "clamped attention is not supported",
     "attention.max_alibi_bias": "ALiBi is not supported",
     "attention.scale": "a custom attention scale is not supported",
@@ -59,9 +58,18 @@ def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:
     head_dim = keys.count("attention.key_length", hidden_size // num_heads or 1)
     if keys.count("attention.value_length", head_dim) != head_dim:
         keys.refuse("attention.value_length", f"it differs from the key length {head_dim}")
-    if keys.count("rope.dimension_count", head_dim) != head_dim:
-        keys.refuse("rope.dimension_count", f"it differs from the head dimension {head_dim}")
     return head_dim
+
+
+def _rotary_dim(keys: Keys, head_dim: int, linear: LinearAttention | None) -> int:
+    rotary_dim = keys.count("rope.dimension_count", head_dim)
+    if rotary_dim == head_dim:
+        return 0
+    if linear is None:
+        keys.refuse("rope.dimension_count", f"it differs from the head dimension {head_dim}")
+    if rotary_dim > head_dim or rotary_dim % 2:
+        keys.refuse("rope.dimension_count", f"it must be even, and at most {head_dim}")
+    return rotary_dim
 
 
 def _num_kv_heads(keys: Keys, num_heads: int) -> int:
@@ -116,6 +124,7 @@ def _rope_scaling(keys: Keys, context_length: int, has_factors: bool) -> RopeSca
 
 
 def _refuse_features(keys: Keys, context_length: int) -> None:
+    """Refuse what would change the maths; experts of a mixture were asked for before."""
     for key, problem in _MUST_BE_ZERO.items():
         keys.only(key, (0, 0.0), problem)
     keys.only("attention.causal", (True,), "bidirectional attention is not supported")
@@ -153,15 +162,25 @@ def gguf_hparams(model: GgufModel) -> HParams:
     hidden_size = keys.count("embedding_length")
     num_heads = keys.layer_count("attention.head_count")
     context_length = keys.count("context_length", minimum=MIN_CONTEXT_LENGTH)
+    num_mtp = num_mtp_layers(keys)
+    num_layers = keys.count("block_count") - num_mtp
+    is_hybrid = architecture in ("qwen35", "qwen35moe")
+    linear = gguf_linear_attention(keys, num_layers) if is_hybrid else None
+    head_dim = _head_dim(keys, hidden_size, num_heads)
+    experts = None
+    if architecture in ("qwen3moe", "qwen35moe"):
+        experts = gguf_experts(keys, has_shared=is_hybrid)
     found = HParams(
         architecture=architecture,
         vocab_size=_embedding_rows(model),
         hidden_size=hidden_size,
-        intermediate_size=keys.layer_count("feed_forward_length"),
-        num_layers=keys.count("block_count"),
+        intermediate_size=keys.layer_count(
+            "feed_forward_length", None if experts is None else experts.size
+        ),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=_num_kv_heads(keys, num_heads),
-        head_dim=_head_dim(keys, hidden_size, num_heads),
+        head_dim=head_dim,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         rope_theta=keys.number("rope.freq_base", _DEFAULT_ROPE_THETA, above=MIN_ROPE_THETA),
         rope_scaling=_rope_scaling(keys, context_length, "rope_freqs.weight" in model.tensors),
@@ -169,10 +188,18 @@ def gguf_hparams(model: GgufModel) -> HParams:
         context_length=context_length,
         tie_word_embeddings="output.weight" not in model.tensors,
         attention_bias=architecture == "qwen2",
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture not in ("llama", "qwen2"),
+        rotary_dim=_rotary_dim(keys, head_dim, linear),
+        gated_attention=is_hybrid,
+        linear_attention=linear,
+        experts=experts,
+        num_mtp_layers=num_mtp,
     )
     if found.head_dim % 2:
         raise ModelFileError(f"{model.path}: the head dimension {found.head_dim} is odd")
+    if experts is None:
+        keys.only("expert_count", (0,), _NO_EXPERTS)
+        keys.only("expert_used_count", (0,), _NO_EXPERTS)
     _refuse_features(keys, context_length)
     keys.refuse_unknown(_HARMLESS)
     return found

@@ -12,15 +12,37 @@ from pathlib import Path
 from typing import Any
 
 from luce.errors import ModelFileError
-from luce.loaders.gguf_hparams import SUPPORTED_ARCHITECTURES, Architecture
-from luce.loaders.hparams import HParams, RopeScaling
+from luce.loaders.hf_hybrid import (
+    HYBRID_HARMLESS,
+    VISION_HARMLESS,
+    hf_experts,
+    hf_linear_attention,
+    hf_rotary_dim,
+)
+from luce.loaders.hparams import Architecture, HParams, RopeScaling
 from luce.loaders.keys import MIN_CONTEXT_LENGTH, MIN_ROPE_THETA, Keys
 
-_CLASSES: dict[Architecture, str] = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
+# What config.json calls a model, and its architecture in GGUF's spelling.
+_MODEL_TYPES: dict[str, Architecture] = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "qwen3_5": "qwen35",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "qwen3_5_moe_text": "qwen35moe",
 }
+_CLASSES: dict[Architecture, tuple[str, ...]] = {
+    "llama": ("LlamaForCausalLM",),
+    "qwen2": ("Qwen2ForCausalLM",),
+    "qwen3": ("Qwen3ForCausalLM",),
+    "qwen3moe": ("Qwen3MoeForCausalLM",),
+    "qwen35": ("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+    "qwen35moe": ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+}
+_HYBRIDS = ("qwen35", "qwen35moe")
+_NO_PARTIAL = "partial rotary embeddings are not supported"
 _DEFAULT_ROPE_THETA = 10_000.0
 # Bookkeeping, training-only values and old generation defaults: they do not touch the maths.
 # fmt: off
@@ -48,7 +70,6 @@ _MUST_BE: dict[str, tuple[tuple[Any, ...], str]] = {
     "attention_bias": ((False,), "this attention bias is not supported"),
     "is_encoder_decoder": ((False,), "encoder-decoder models are not supported"),
     "add_cross_attention": ((False,), "cross attention is not supported"),
-    "partial_rotary_factor": ((1,), "partial rotary embeddings are not supported"),
     "rope_interleaved": ((False,), "interleaved rotary embeddings are not supported here"),
     "use_mrope": ((False,), "multi-axis rotary embeddings are not supported"),
     "pruned_heads": (({},), "pruned heads are not supported"),
@@ -62,12 +83,18 @@ def hf_architecture(config: Mapping[str, Any], source: Path) -> Architecture:
         ModelFileError: it is missing or not supported; the message lists those that are.
     """
     name = Keys(source, config).text("model_type")
-    if name not in SUPPORTED_ARCHITECTURES:
+    if name not in _MODEL_TYPES:
         raise ModelFileError(
             f"{source}: model_type {name!r:.80} is not supported (supported: "
-            f"{', '.join(SUPPORTED_ARCHITECTURES)})"
+            f"{', '.join(_MODEL_TYPES)})"
         )
-    return name
+    return _MODEL_TYPES[name]
+
+
+def text_keys(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says about the language model: a section of it, if it also sees."""
+    section = config.get("text_config")
+    return section if isinstance(section, dict) else config
 
 
 def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
@@ -119,8 +146,8 @@ def _section(keys: Keys, key: str) -> Keys | None:
 
 def _rope(
     keys: Keys, architecture: Architecture, context_length: int
-) -> tuple[float, RopeScaling | None]:
-    """Base of the frequencies and their scaling."""
+) -> tuple[float, RopeScaling | None, Keys | None]:
+    """Base of the frequencies, their scaling, and the section that says so if there is one."""
     # The first Llama models came before the key; there its value was always this.
     default = _DEFAULT_ROPE_THETA if architecture == "llama" else None
     section = _section(keys, "rope_parameters")
@@ -135,12 +162,23 @@ def _rope(
         theta = keys.number("rope_theta", default, above=MIN_ROPE_THETA)
     section = section or scaling
     if section is None:
-        return theta, None
+        return theta, None, None
     kind = section.text("rope_type", section.text("type", "default"))
     found = _scaling_of_kind(kind, section, context_length)
-    section.only("partial_rotary_factor", (1,), "partial rotary embeddings are not supported")
-    section.refuse_unknown({"type", "rope_type", "finetuned", "original_max_position_embeddings"})
-    return theta, found
+    harmless = {"type", "rope_type", "finetuned", "original_max_position_embeddings"}
+    if architecture in _HYBRIDS:
+        harmless |= {"partial_rotary_factor", *HYBRID_HARMLESS}
+    else:
+        section.only("partial_rotary_factor", (1,), _NO_PARTIAL)
+    section.refuse_unknown(harmless)
+    return theta, found, section
+
+
+def _check_class(keys: Keys, architecture: Architecture) -> None:
+    """Refuse heads that do not generate text."""
+    classes = keys.texts("architectures") if keys.has("architectures") else []
+    if classes and (len(classes) > 1 or classes[0] not in _CLASSES[architecture]):
+        keys.refuse("architectures", f"supported is {' or '.join(_CLASSES[architecture])}")
 
 
 def _refuse_features(keys: Keys, architecture: Architecture, context_length: int) -> None:
@@ -148,10 +186,10 @@ def _refuse_features(keys: Keys, architecture: Architecture, context_length: int
         if key == "hidden_act" and not keys.has(key):
             raise ModelFileError(f"{keys.source}: hidden_act is missing")
         keys.only(key, allowed, problem)
-    classes = keys.texts("architectures") if keys.has("architectures") else []
-    if classes not in ([], [_CLASSES[architecture]]):
-        keys.refuse("architectures", f"supported is {_CLASSES[architecture]}")
-    if keys.has("layer_types"):
+    _check_class(keys, architecture)
+    if architecture not in _HYBRIDS:
+        keys.only("partial_rotary_factor", (1,), _NO_PARTIAL)
+    if architecture not in _HYBRIDS and keys.has("layer_types"):
         keys.only("layer_types", ("full_attention",), "supported is full_attention throughout")
     # Qwen files carry a window that is switched off; one as long as the context hides nothing.
     uses_window = keys.flag("use_sliding_window", architecture == "llama")
@@ -160,11 +198,31 @@ def _refuse_features(keys: Keys, architecture: Architecture, context_length: int
 
 
 def _head_dim(keys: Keys, architecture: Architecture, hidden_size: int, num_heads: int) -> int:
-    if architecture == "qwen3":
+    if architecture not in ("llama", "qwen2"):
         return keys.count("head_dim")
     if not keys.has("head_dim") and hidden_size % num_heads:
         keys.refuse("num_attention_heads", f"it does not divide hidden_size {hidden_size}")
     return keys.count("head_dim", hidden_size // num_heads or 1)
+
+
+def _text_section(config: Mapping[str, Any], source: Path, architecture: Architecture) -> Keys:
+    """The keys of the language model; what stands around them must be known to be harmless."""
+    section = text_keys(config)
+    keys = Keys(source if section is config else f"{source}: text_config", section)
+    keys.optional_text("model_type")
+    if section is not config:
+        around = Keys(source, config)
+        around.text("model_type")
+        around.flag("tie_word_embeddings", False)
+        _check_class(around, architecture)
+        around.refuse_unknown(_HARMLESS | VISION_HARMLESS)
+    return keys
+
+
+def _is_tied(keys: Keys, config: Mapping[str, Any], source: Path) -> bool:
+    """Whether embedding and output are one matrix; a model that also sees says so at the top."""
+    inner = keys.flag("tie_word_embeddings", False)
+    return Keys(source, config).flag("tie_word_embeddings", inner)
 
 
 def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
@@ -178,8 +236,7 @@ def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
         ModelFileError: one is missing, unknown or not supported.
     """
     architecture = hf_architecture(config, source)
-    keys = Keys(source, config)
-    keys.text("model_type")
+    keys = _text_section(config, source, architecture)
     hidden_size = keys.count("hidden_size")
     num_heads = keys.count("num_attention_heads")
     default_kv = num_heads if architecture == "llama" else None
@@ -190,13 +247,18 @@ def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
     if head_dim % 2:
         raise ModelFileError(f"{source}: head_dim {head_dim} is odd")
     context_length = keys.count("max_position_embeddings", minimum=MIN_CONTEXT_LENGTH)
-    rope_theta, rope_scaling = _rope(keys, architecture, context_length)
+    rope_theta, rope_scaling, rope = _rope(keys, architecture, context_length)
+    is_hybrid = architecture in _HYBRIDS
+    num_layers = keys.count("num_hidden_layers")
+    experts = None
+    if architecture in ("qwen3moe", "qwen35moe"):
+        experts = hf_experts(keys, has_shared=is_hybrid)
     found = HParams(
         architecture=architecture,
         vocab_size=keys.count("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=keys.count("intermediate_size"),
-        num_layers=keys.count("num_hidden_layers"),
+        intermediate_size=keys.count("intermediate_size") if experts is None else experts.size,
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -205,10 +267,16 @@ def hf_hparams(config: Mapping[str, Any], source: Path) -> HParams:
         rope_scaling=rope_scaling,
         rope_layout="half",
         context_length=context_length,
-        tie_word_embeddings=keys.flag("tie_word_embeddings", False),
+        tie_word_embeddings=_is_tied(keys, config, source),
         attention_bias=architecture == "qwen2",
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture not in ("llama", "qwen2"),
+        rotary_dim=hf_rotary_dim(keys, rope, head_dim) if is_hybrid else 0,
+        gated_attention=is_hybrid,
+        norm_is_offset=is_hybrid,
+        linear_attention=hf_linear_attention(keys, num_layers) if is_hybrid else None,
+        experts=experts,
+        num_mtp_layers=keys.count("mtp_num_hidden_layers", default=0, minimum=0),
     )
     _refuse_features(keys, architecture, context_length)
-    keys.refuse_unknown(_HARMLESS)
+    keys.refuse_unknown(_HARMLESS | HYBRID_HARMLESS)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import TextMetadata
+from luce.loaders.hf_hparams import text_keys
 from luce.loaders.hparams import HParams
 from luce.loaders.json_file import MAX_JSON_BYTES, read_json_object, read_optional_json_object
 from luce.loaders.keys import Keys
@@ -39,7 +40,7 @@ def hf_text_metadata(folder: Path, config: dict[str, Any], hparams: HParams) -> 
         context_length=hparams.context_length,
         vocab_size=hparams.vocab_size,
         chat_template=_chat_template(folder, settings),
-        eos_token_ids=_eos_token_ids(folder, generation, config),
+        eos_token_ids=_eos_token_ids(folder, generation, {**text_keys(config), **config}),
         bos_token=bos_token,
         eos_token=_token_text(settings, special, "eos_token"),
         add_bos=_adds_bos(tokenizer, settings, bos_token),

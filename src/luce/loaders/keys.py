@@ -107,6 +107,8 @@ class Keys:
 
     def only(self, key: str, allowed: tuple[Any, ...], problem: str) -> None:
         """Refuse a value other than those; absent is fine."""
+        if isinstance(self._stored(key), list) and self._stored(key) in allowed:
+            return
         value = self._scalar(key)
         # 1 == True and 0 == False in Python, hence the types; 1 and 1.0 are both meant.
         if value is not None and not any(
@@ -161,6 +163,17 @@ class Keys:
         if default is None:
             raise ModelFileError(f"{self._begin}{self.prefix}{key} is missing")
         return default
+
+
+def layer_flags(keys: Keys, key: str) -> list[bool] | None:
+    """A boolean for each layer, or None if there are none."""
+    value = keys._stored(key)
+    items = value.tolist() if isinstance(value, np.ndarray) else value
+    if items is None:
+        return None
+    if not isinstance(items, list) or not all(isinstance(item, bool) for item in items):
+        keys.refuse(key, "it must be a list of booleans")
+    return items
 
 
 def is_number(value: object) -> bool:

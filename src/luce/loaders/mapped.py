@@ -133,6 +133,11 @@ class MappedTensors:
                 raise ModelFileError(f"{file.path}: tensor {name!r} is already in {other}")
             self._tensors[name] = (tensor, file)
 
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget these tensors; their bytes stay where they are."""
+        for name in names:
+            del self._tensors[name]
+
     def names(self) -> Iterator[str]:
         """All names, in file order."""
         return iter(self._tensors)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from luce.loaders.hparams import HParams
 from luce.loaders.json_file import read_json_object
 from luce.loaders.mapped import describe_os_error
 from luce.loaders.safetensors import SafetensorsModel
+from luce.loaders.unused import drop_unused, unused_notice
+
+_log = logging.getLogger(__name__)
 
 
 def model_container(path: Path) -> Container:
@@ -57,7 +62,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         ModelFileError: with the file, the key or tensor, what is needed and what is there.
     """
     if model_container(path) == "gguf":
-        model, hparams = _open_gguf(path)
+        model, hparams, unused = _open_gguf(path)
+        _tell_unused(path, unused)
         return Checkpoint(
             container="gguf",
             architecture=hparams.architecture,
@@ -66,7 +72,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
             tensors=model.tensors,
             file_bytes=model.file_bytes,
         )
-    folder, hparams, _ = _open_folder(path)
+    folder, hparams, unused = _open_folder(path, read_json_object(path / "config.json"))
+    _tell_unused(path, unused)
     return Checkpoint(
         container="safetensors",
         architecture=hparams.architecture,
@@ -87,33 +94,42 @@ def read_text_metadata(path: Path) -> TextMetadata:
         ModelFileError: as `open_checkpoint`, or the tokenizer is missing.
     """
     if model_container(path) == "gguf":
-        model, hparams = _open_gguf(path)
+        model, hparams, _ = _open_gguf(path)
         with contextlib.closing(model):
             return gguf_text_metadata(model, hparams)
-    folder, hparams, config = _open_folder(path)
+    config = read_json_object(path / "config.json")
+    folder, hparams, _ = _open_folder(path, config)
     folder.close()
     return hf_text_metadata(path, config, hparams)
 
 
-def _open_gguf(path: Path) -> tuple[GgufModel, HParams]:
+def _tell_unused(path: Path, unused: Counter[str]) -> None:
+    if unused:
+        fields = {"path": str(path), "skipped": unused_notice(unused)}
+        _log.info("parts of the model are not used", extra=fields)
+
+
+def _open_gguf(path: Path) -> tuple[GgufModel, HParams, Counter[str]]:
     model = GgufModel(path)
     try:
         hparams = gguf_hparams(model)
+        unused = drop_unused("gguf", hparams, model.tensors)
         check_tensors("gguf", hparams, model.tensors, model.path)
     except BaseException:
         model.close()
         raise
-    return model, hparams
+    return model, hparams, unused
 
 
-def _open_folder(path: Path) -> tuple[SafetensorsModel, HParams, dict[str, Any]]:
-    source = path / "config.json"
-    config = read_json_object(source)
-    hparams = hf_hparams(config, source)
+def _open_folder(
+    path: Path, config: dict[str, Any]
+) -> tuple[SafetensorsModel, HParams, Counter[str]]:
+    hparams = hf_hparams(config, path / "config.json")
     model = SafetensorsModel(path)
     try:
+        unused = drop_unused("safetensors", hparams, model.tensors)
         check_tensors("safetensors", hparams, model.tensors, path)
     except BaseException:
         model.close()
         raise
-    return model, hparams, config
+    return model, hparams, unused

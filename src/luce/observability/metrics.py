@@ -82,7 +82,8 @@ QUEUE_LIMIT = _gauge("queue_limit", "Most requests that may wait.", ())
 
 RESIDENT = _gauge(
     "resident",
-    "1 for the state the model is in: loading, ready, restarting, unavailable.",
+    "1 for the state the model is in: loading, ready, restarting, unavailable; where models come "
+    "and go also closing, evicted, entering, failed.",
     ("model", "device", "state"),
 )
 MODEL_SLOTS = _gauge("model_slots", "Requests the model may hold at a time.")
@@ -102,12 +103,36 @@ KV_CACHE_TOKENS = _gauge("kv_cache_tokens", "Tokens the KV pool holds at most.")
 DEVICE_BYTES = _gauge("device_bytes", "Memory by use: weights, kv.", ("model", "device", "kind"))
 WORKER_RESIDENT_BYTES = _gauge("worker_resident_bytes", "Host memory of the worker process.")
 
+MODEL_LOADS = _worker_counter("model_loads", "Times the model came in after the start.")
+MODEL_LOADS_FAILED = MetricSpec(
+    "luce_model_loads_failed_total", "counter", "Times a model could not come in.", ()
+)
+SWAP_ACTIVE = _gauge("swap_active", "1 while a model is being brought in.", ())
+WAITING_FOR_RESIDENCY = _gauge(
+    "requests_waiting_for_residency", "Requests that wait for the model to come in."
+)
+LAST_EVICT_SECONDS = _gauge("last_evict_seconds", "How long the last eviction took.")
+LAST_REINSTATE_SECONDS = _gauge("last_reinstate_seconds", "How long it last took to come in.")
+HOST_WEIGHT_BYTES = _gauge("host_weight_bytes", "Weights in host memory while they are evicted.")
+POOL_BYTES = _gauge(
+    "pool_bytes",
+    "The books of a device's memory, where bytes decide: total, free, ours, external, pending, "
+    "returning, margin, avail.",
+    ("device", "kind"),
+)
+
 PROMPT_TOKENS = _worker_counter("prompt_tokens", "Prompt tokens of admitted requests.")
 GENERATION_TOKENS = _worker_counter("generation_tokens", "Tokens sampled.")
 PREFIX_CACHE_QUERIES = _worker_counter(
     "prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
 )
 PREFIX_CACHE_HITS = _worker_counter("prefix_cache_hits", "Prompt tokens found there.")
+STATE_CHECKPOINTS = _gauge(
+    "state_checkpoints", "Saved recurrent states of a hybrid model that prompts can go on from."
+)
+STATE_CHECKPOINTS_RESTORED = _worker_counter(
+    "state_checkpoints_restored", "Prompts that went on from one."
+)
 PREEMPTIONS = _worker_counter("preemptions", "Times a request lost its KV blocks to others.")
 ENGINE_STEPS = _worker_counter("engine_steps", "Steps of the engine.")
 WORKER_RESTARTS = _worker_counter("worker_restarts", "Processes of this model after the first.")
@@ -124,8 +149,8 @@ REQUEST_FAILURE = _event(
 ROUTE_DECISIONS = _event(
     "route_decisions",
     "Admitted generations: the model that comes first, the one that served, and why: preferred "
-    "(it is the first), or what spoke against the first: busy, too_long, too_small, loading, "
-    "restarting, unavailable, draining, an error's code.",
+    "(it is the first), named (the request named it), or what spoke against the first: busy, "
+    "too_long, too_small, loading, restarting, unavailable, draining, an error's code.",
     ("from", "to", "reason"),
 )
 QUEUE_REJECTED = _event(
@@ -174,11 +199,21 @@ _TABLE = (
     KV_CACHE_TOKENS,
     PREFIX_CACHE_QUERIES,
     PREFIX_CACHE_HITS,
+    STATE_CHECKPOINTS,
+    STATE_CHECKPOINTS_RESTORED,
     PROMPT_TOKENS,
     GENERATION_TOKENS,
     PREEMPTIONS,
     ENGINE_STEPS,
     WORKER_RESTARTS,
+    MODEL_LOADS,
+    MODEL_LOADS_FAILED,
+    SWAP_ACTIVE,
+    WAITING_FOR_RESIDENCY,
+    LAST_EVICT_SECONDS,
+    LAST_REINSTATE_SECONDS,
+    HOST_WEIGHT_BYTES,
+    POOL_BYTES,
     DEVICE_BYTES,
     WORKER_RESIDENT_BYTES,
     PROCESS_RESIDENT_BYTES,

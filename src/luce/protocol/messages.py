@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from luce.protocol.sampling import SamplingParams, TokenLogprobs
+from luce.protocol.sampling import HiddenStates, SamplingParams, TokenLogprobs
 
 PROTOCOL_VERSION = 1
 
@@ -47,6 +47,11 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
+    cpu_exact: bool = False
+    prefix_snapshot_bytes: int | None = None
+    """Host memory for prefixes that the device has no room for; 0: they are lost."""
+    num_models: int = 1
+    """That share the host's memory."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +81,11 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    prefix_host_blocks: int = 0
+    prefix_recalled_blocks: int = 0
+    used_checkpoints: int = 0
+    total_checkpoints: int = 0
+    restored_checkpoints: int = 0
     preemptions: int = 0
     rss_bytes: int = 0
 
@@ -174,6 +184,24 @@ class LoadProgress(msgspec.Struct, frozen=True, tag=True):
     total_bytes: int
 
 
+class LayerMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's layers keep.
+
+    Attributes:
+        pattern: the kinds of layers, for people.
+        kv_bytes_per_token: keys and values of one token.
+        state_bytes_per_sequence: recurrent states of one sequence; 0 for a model without them.
+        state_bytes: those of all rows and checkpoints.
+        num_checkpoints: states that can be saved beside the rows'.
+    """
+
+    pattern: str
+    kv_bytes_per_token: int
+    state_bytes_per_sequence: int = 0
+    state_bytes: int = 0
+    num_checkpoints: int = 0
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The worker serves; here is what it resolved."""
 
@@ -185,6 +213,13 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     kv_bytes: int
     vocab_size: int
     load_ms: int
+    num_layers: int = 0
+    """Blocks whose hidden states can be read; 0: none."""
+    hidden_size: int = 0
+    layers: LayerMemory | None = None
+    peak_bytes: int = 0
+    """Most memory taken on a GPU while it loaded and tried its largest steps, without the
+    runtime's context; on a CPU what the whole process holds then. 0: not known."""
 
 
 class Admitted(msgspec.Struct, frozen=True, tag=True):
@@ -207,12 +242,16 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class SeqDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What one step added to one sequence; `logprobs`, if asked for, one entry a token."""
+    """What one step added to one sequence; `logprobs`, if asked for, one entry a token.
+
+    `hidden` comes once, with the end of a sequence that was read instead of answered.
+    """
 
     request_id: str
     token_ids: list[int]
     finish: FinishReason | None = None
     logprobs: list[TokenLogprobs] | None = None
+    hidden: HiddenStates | None = None
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True):

@@ -18,6 +18,27 @@ class GrammarSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningTexts:
+    """Tags of reasoning that are plain text, which a model may cut into tokens in many ways.
+
+    Attributes:
+        opening: bytes that open it.
+        close: bytes that close it.
+        pieces: the bytes of each token that begins, goes on with or ends one of the two, or is
+            blank; every other token has nothing of them.
+        half_ids: tokens that write the rest of `close`, behind its first byte, its first two ...
+        comes_first: reasoning begins the output or does not come; what looks like its opening
+            later on is text.
+    """
+
+    opening: bytes
+    close: bytes
+    pieces: dict[int, bytes] = field(repr=False)
+    half_ids: tuple[tuple[int, ...], ...]
+    comes_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReasoningBudget:
     """Closes reasoning by force.
 
@@ -34,6 +55,8 @@ class ReasoningBudget:
     open_ids: tuple[int, ...]
     close_ids: tuple[int, ...]
     forced_ids: tuple[int, ...]
+    texts: ReasoningTexts | None = None
+    """Where the tags are no control tokens: what to look for instead of ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +74,37 @@ class TokenLogprobs:
     logprob: float
     top_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRead:
+    """Reads the residual stream while a prompt is computed; nothing is generated.
+
+    Attributes:
+        layers: after which blocks, counted from 0; negative ones from the end. The worker makes
+            them what they stand for, in this order.
+        wants_mean: the mean over all tokens is wanted beside the last token's.
+        keeps_prefix: what is computed may be found by later prompts that begin with this one.
+    """
+
+    layers: tuple[int, ...]
+    wants_mean: bool = False
+    keeps_prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """What was read.
+
+    Attributes:
+        last: of the prompt's last token, float32 little-endian [layers, hidden].
+        mean: over all its tokens, likewise; empty if it was not wanted.
+        cached_tokens: leading tokens of the prompt that later ones find, in whole blocks.
+    """
+
+    last: bytes
+    mean: bytes = b""
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +146,5 @@ class SamplingParams:
     """None: anything may come."""
     reasoning: ReasoningBudget | None = None
     """None: reasoning is never closed by force."""
+    hidden: HiddenRead | None = None
+    """The prompt is read instead of answered; `max_tokens` is 1 then, and nothing is sampled."""

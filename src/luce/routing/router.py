@@ -13,34 +13,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from luce.errors import ApiError, QueueFull, ShuttingDown
 from luce.routing.drain_rate import DrainRate
+from luce.routing.model_state import RoutedModel
+from luce.routing.observer import RouterObserver
 from luce.routing.policy import ModelView, Reject, RoutePolicy, RouteRequest, ServingState
 from luce.routing.reservation import Release, Reservation
 from luce.routing.ticket import Place, Ticket, Waiter
 
 TICK_S = 0.25
 """How often `tick` should be called: sees room that appears without a retirement."""
-
-
-@dataclass(slots=True)
-class _Model:
-    """What the router keeps per model."""
-
-    name: str
-    priority: int
-    state: ServingState = "loading"
-    capacity: int = 0
-    in_flight: int = 0
-
-    @property
-    def has_room(self) -> bool:
-        return self.state == "ready" and self.in_flight < self.capacity
-
-    def view(self) -> ModelView:
-        return ModelView(self.name, self.priority, self.state, self.in_flight, self.capacity)
 
 
 class Router:
@@ -51,6 +34,7 @@ class Router:
 
     Attributes:
         policy: who is preferred.
+        observer: who is told what happens to requests; None where models stay where they are.
     """
 
     def __init__(
@@ -66,8 +50,9 @@ class Router:
         queue_limit: requests that may wait; 0 = none.
         clock_s: monotonic seconds.
         """
-        self._models = {name: _Model(name, priority) for priority, name in enumerate(names)}
+        self._models = {name: RoutedModel(name, priority) for priority, name in enumerate(names)}
         self.policy = policy
+        self.observer: RouterObserver | None = None
         self._queue_limit = queue_limit
         self._clock_s = clock_s
         self._queue: list[Ticket] = []
@@ -85,8 +70,8 @@ class Router:
 
     @property
     def num_waiting(self) -> int:
-        """Requests with a position in the queue."""
-        return len(self._queue)
+        """Requests with a position in the queue, without those that drive a swap."""
+        return sum(not ticket.is_driver for ticket in self._queue)
 
     @property
     def num_open(self) -> int:
@@ -100,7 +85,21 @@ class Router:
 
     def views(self) -> list[ModelView]:
         """Snapshot of every model, by priority."""
-        return [model.view() for model in self._models.values()]
+        now_s = self._clock_s()
+        return [model.view(now_s) for model in self._models.values()]
+
+    def in_flight(self, name: str) -> int:
+        """Reservations of a model."""
+        return self._models[name].in_flight
+
+    def waiting_for(self, name: str) -> int:
+        """Requests in the queue that only this model may serve."""
+        return len(self._pinned_to(name))
+
+    def oldest_wait_s(self, name: str) -> float:
+        """How long the first of them has waited; 0 if there is none."""
+        pinned = self._pinned_to(name)
+        return self._clock_s() - min(t.queued_at_s for t in pinned) if pinned else 0.0
 
     def overloaded(self, message: str) -> QueueFull:
         """The refusal of a request that cannot wait, or not any longer."""
@@ -111,9 +110,25 @@ class Router:
 
     # --- what happens to models ----------------------------------------------------------
 
-    def update_model(self, name: str, state: ServingState, capacity: int) -> None:
-        """A model's state or capacity changed; tells waiters if it did."""
+    def update_model(
+        self,
+        name: str,
+        state: ServingState,
+        capacity: int,
+        problem: str = "",
+        retry_at_s: float | None = None,
+    ) -> None:
+        """A model's state or capacity changed; tells waiters if it did.
+
+        Args:
+            name: the model.
+            state: what it is now.
+            capacity: most reservations at a time.
+            problem: of a failed model: what went wrong.
+            retry_at_s: of a failed model: when it may be tried again.
+        """
         model = self._models[name]
+        model.problem, model.retry_at_s = problem, retry_at_s
         if (model.state, model.capacity) == (state, capacity):
             return
         model.state, model.capacity = state, capacity
@@ -127,6 +142,12 @@ class Router:
         for name in self._models:
             self._wake(name)
         self._dispatch()
+
+    def reject_waiting(self, name: str, error: Callable[[], ApiError]) -> None:
+        """End the wait of everyone who waits for this model alone; each gets its own error."""
+        for ticket in self._pinned_to(name):
+            if ticket.place is Place.WAITING:
+                self._reject(ticket, error())
 
     def shut_down(self) -> None:
         """Admit nothing more; everyone who waits is told."""
@@ -157,12 +178,13 @@ class Router:
         """
         if self._stopping:
             raise _stopping()
-        models = [m.view() for m in self._models.values() if m.name not in ticket.ruled_out]
-        if not models:
-            raise ticket.final_error()
+        models = [view for view in self.views() if view.name not in ticket.ruled_out]
+        pinned = self.policy.pinned(ticket.request)
+        if not models or pinned in ticket.ruled_out:
+            raise ticket.final_error(pinned)
         decision = self.policy.decide(ticket.request, models)
         if isinstance(decision, Reject):
-            raise next((e for e in ticket.ruled_out.values() if e.retryable), decision.error)
+            raise ticket.refusal(decision)
         ticket.prefer(decision.order)
         return ticket.order
 
@@ -207,14 +229,11 @@ class Router:
         """
         self.candidates(ticket)
         if not ticket.queued:
-            if len(self._queue) >= self._queue_limit:
-                full = " and the queue is full" if self._queue_limit else ""
-                raise self.overloaded(f"All models are busy{full}.")
-            self._queue.append(ticket)
-            ticket.queued = True
+            self._join_queue(ticket)
         ticket.place, ticket.waiter = Place.WAITING, waiter
         self._reconsider(ticket)
         self._dispatch()
+        self._tell()
 
     def close(self, ticket: Ticket) -> None:
         """The request needs routing no more: admitted, failed or gone. Twice is harmless."""
@@ -224,10 +243,11 @@ class Router:
         ticket.place, ticket.waiter = Place.CLOSED, None
         self._open.discard(ticket)
         self._dispatch()
+        self._tell()
 
     # --- reservations --------------------------------------------------------------------
 
-    def _reserve(self, ticket: Ticket, model: _Model) -> Reservation:
+    def _reserve(self, ticket: Ticket, model: RoutedModel) -> Reservation:
         reservation = Reservation(
             ticket.request.request_id, model.name, self._on_admit, self._on_release
         )
@@ -244,6 +264,8 @@ class Router:
         return ticket
 
     def _on_admit(self, reservation: Reservation) -> None:
+        if self.observer is not None:
+            self.observer.admitted(reservation.model)
         self.close(self._holders[reservation])
 
     def _on_release(self, reservation: Reservation, how: Release) -> None:
@@ -256,8 +278,28 @@ class Router:
         elif how == "handled":
             self._wake(name)
         self._dispatch()
+        self._tell()
 
     # --- the queue -----------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        if self.observer is not None:
+            self.observer.advance()
+
+    def _pinned_to(self, name: str) -> list[Ticket]:
+        return [t for t in self._queue if self.policy.pinned(t.request) == name]
+
+    def _join_queue(self, ticket: Ticket) -> None:
+        """Whoever would start a swap now is let in over the limit: nobody else would start it."""
+        pinned = self.policy.pinned(ticket.request)
+        if self.observer is not None and pinned is not None:
+            ticket.is_driver = self.observer.may_drive(pinned)
+        is_let_in = ticket.is_driver or ticket.request.has_begun
+        if not is_let_in and self.num_waiting >= self._queue_limit:
+            full = " and the queue is full" if self._queue_limit else ""
+            raise self.overloaded(f"All models are busy{full}.")
+        self._queue.append(ticket)
+        ticket.queued, ticket.queued_at_s = True, self._clock_s()
 
     def _wake(self, name: str) -> None:
         for ticket in self._open:
@@ -281,7 +323,7 @@ class Router:
                 return None
         return None
 
-    def _grant(self, ticket: Ticket, model: _Model) -> None:
+    def _grant(self, ticket: Ticket, model: RoutedModel) -> None:
         waiter = self._stop_waiting(ticket)
         reservation = self._reserve(ticket, model)
         if not waiter.grant(reservation):
@@ -308,12 +350,13 @@ class Router:
         if waiter is None:
             raise RuntimeError(f"request {ticket.request.request_id} is not waiting")
         ticket.place, ticket.waiter = Place.PROBING, None
+        ticket.is_driver = False
         return waiter
 
     def _leave_queue(self, ticket: Ticket) -> None:
         if ticket.queued:
             self._queue.remove(ticket)
-            ticket.queued = False
+            ticket.queued = ticket.is_driver = False
 
 
 def _stopping() -> ShuttingDown:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from luce.errors import ApiError
-from luce.routing.policy import RouteRequest
+from luce.routing.policy import Reject, RouteRequest
 from luce.routing.reservation import Reservation
 
 
@@ -50,6 +50,8 @@ class Ticket:
         resting_on: those of them that have not changed since.
         place: see `Place`.
         queued: whether it has a position in the queue, which it keeps while it is probing.
+        queued_at_s: since when.
+        is_driver: its model is being brought in for it; it is not counted as waiting.
         waiter: whom to tell; set while waiting.
     """
 
@@ -62,6 +64,8 @@ class Ticket:
     resting_on: set[str] = field(default_factory=set)
     place: Place = Place.PROBING
     queued: bool = False
+    queued_at_s: float = 0.0
+    is_driver: bool = False
     waiter: Waiter | None = None
 
     def rule_out(self, model: str, error: ApiError) -> None:
@@ -87,7 +91,23 @@ class Ticket:
         """It may be given to this model, and has been checked against it."""
         return model in self.fits and model in self.order
 
-    def final_error(self) -> ApiError:
-        """What to say when every model is ruled out: first whatever a retry might cure."""
+    def final_error(self, pinned: str | None = None) -> ApiError:
+        """What to say when every model is ruled out: first whatever a retry might cure.
+
+        Args:
+            pinned: the one model that counts; None = all.
+        """
+        if pinned is not None and pinned in self.ruled_out:
+            return self.ruled_out[pinned]
         errors = list(self.ruled_out.values())
         return next((error for error in errors if error.retryable), errors[0])
+
+    def refusal(self, decision: Reject) -> ApiError:
+        """What to say when the policy rejects what is left."""
+        errors = list(self.ruled_out.values())
+        retryable = next((error for error in errors if error.retryable), None)
+        if retryable is not None:
+            return retryable
+        if errors and decision.hint:
+            return type(errors[0])(f"{errors[0].message} {decision.hint}", param=errors[0].param)
+        return decision.error

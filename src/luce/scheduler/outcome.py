@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from luce.kv.manager import KVStats
-from luce.protocol.sampling import TokenLogprobs
+from luce.protocol.sampling import HiddenStates, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -56,12 +56,14 @@ class SequenceDelta:
         token_ids: new output tokens. A stop token is not among them: it is no text.
         finish: set in the sequence's last delta.
         logprobs: one for each of `token_ids` if the request asked for them.
+        hidden: set in the only delta of a sequence that was read instead of answered.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     finish: FinishReason | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    hidden: HiddenStates | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luce.protocol.sampling import SamplingParams, TokenLogprobs
+from luce.protocol.sampling import HiddenStates, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,11 @@ class StepResult:
         token_ids: tokens; `FAILED_TOKEN` or `GRAMMAR_FAILED_TOKEN` for a row that failed and must
             not go on, `GRAMMAR_ENDED_TOKEN` for one that has ended.
         logprobs: one for each token, None where the row did not ask for it; empty if no row did.
+        hidden: row and hidden states of each item that completed the prompt of a row that reads
+            them; None in their place: they are not finite numbers.
     """
 
     step: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs | None, ...] = ()
+    hidden: tuple[tuple[int, HiddenStates | None], ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from luce.kv.manager import KVManager
 from luce.kv.spec import blocks_for
+from luce.scheduler.checkpoints import CheckpointPlanner, ComingCheckpoints
 from luce.scheduler.fairness import Claim, deal
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.sequence import Sequence as TokenSequence
@@ -19,11 +20,23 @@ class PrefillPlanner:
     oldest, computes it; the others wait and take it over once it is computed. Nobody waits
     for one that waits: the furthest never does. If it is cancelled, the next one in that
     order has nobody ahead and goes on.
+
+    With recurrent layers, blocks are of use only where the state behind them is saved. So those
+    who wait, wait for checkpoints, and only while their row has not started: from then on its
+    state follows its own steps.
+
+    Args:
+        kv: the blocks.
+        limits: chunk, turns.
+        checkpoints: where recurrent states are saved.
     """
 
-    def __init__(self, kv: KVManager, limits: SchedulerLimits) -> None:
+    def __init__(
+        self, kv: KVManager, limits: SchedulerLimits, checkpoints: CheckpointPlanner
+    ) -> None:
         self._kv = kv
         self._limits = limits
+        self._checkpoints = checkpoints
         self._last_order = -1
 
     def plan(self, seated: Sequence[TokenSequence]) -> list[tuple[TokenSequence, int]]:
@@ -42,8 +55,12 @@ class PrefillPlanner:
         """
         waiting = [seq for seq in seated if seq.status is SequenceStatus.PREFILL]
         for seq in waiting:
-            seq.skip(self._kv.adopt(seq.table, seq.num_scheduled, seq.num_tokens))
-        quotas = self._quotas(seated, waiting)
+            if seq.needs_start or not self._kv.states.is_used:
+                seq.skip(self._kv.adopt(seq.table, seq.num_scheduled, seq.num_tokens))
+        if self._kv.states.is_used:
+            quotas = self._quotas_to_marks(seated, waiting)
+        else:
+            quotas = self._quotas(seated, waiting)
         able = [seq for seq in waiting if quotas[seq.order] > 0]
         if not able:
             return []
@@ -68,9 +85,27 @@ class PrefillPlanner:
             if seq.status is not SequenceStatus.PREFILL:
                 taken.update(self._unfinished_keys(seq, 0))
         quotas: dict[int, int] = {}
-        for seq in sorted(waiting, key=lambda seq: (-seq.num_scheduled, seq.order)):
+        for seq in sorted(waiting, key=_furthest_first):
             quotas[seq.order] = self._own_tokens(seq, taken)
             taken.update(self._unfinished_keys(seq, quotas[seq.order]))
+        return quotas
+
+    def _quotas_to_marks(
+        self, seated: Iterable[TokenSequence], waiting: Sequence[TokenSequence]
+    ) -> dict[int, int]:
+        """Tokens to each waiting sequence's next mark; none while a checkpoint comes its way."""
+        self._checkpoints.mark(waiting)
+        coming = ComingCheckpoints(self._kv.block_tokens)
+        for seq in seated:
+            coming.add_saves(seq)
+        quotas: dict[int, int] = {}
+        for seq in sorted(waiting, key=_furthest_first):
+            if seq.needs_start and coming.can_help(seq):
+                quotas[seq.order] = 0
+                continue
+            to_mark = self._checkpoints.tokens_to_mark(seq)
+            quotas[seq.order] = min(to_mark, self._limits.chunk)
+            coming.add_marks(seq)
         return quotas
 
     def _unfinished_keys(self, seq: TokenSequence, num_tokens: int) -> list[bytes]:
@@ -92,3 +127,7 @@ class PrefillPlanner:
             if key in taken or self._kv.is_cached(key):
                 return index * block_tokens - position
         return end - position
+
+
+def _furthest_first(seq: TokenSequence) -> tuple[int, int]:
+    return -seq.num_scheduled, seq.order

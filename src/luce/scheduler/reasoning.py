@@ -16,6 +16,10 @@ MAX_PERIOD = 80
 """Lengths of a passage that, coming twice in a row after a forced close, shows that the model is
 stuck. Source: the system we follow."""
 
+_OTHER = -1
+"""A symbol that no tag has: a token without any part of one."""
+_BLANK = ord(" ")
+
 
 class _Stage(Enum):
     WATCHING = "watching"
@@ -24,17 +28,53 @@ class _Stage(Enum):
     CLOSED_BY_MODEL = "closed by model"
 
 
+class _TagWatch:
+    """Looks for one sequence of symbols in a stream of them.
+
+    Args:
+        tag: ids, or bytes; not found if empty.
+
+    Attributes:
+        num_matched: how many symbols of the tag the stream ends in; fewer than all.
+    """
+
+    def __init__(self, tag: Sequence[int]) -> None:
+        self._tag = tag
+        self._restart = [0] * len(tag)
+        """Where to go on when the symbol at a place does not come: Knuth, Morris, Pratt."""
+        for place in range(1, len(tag)):
+            self._restart[place] = self._next(self._restart[place - 1], tag[place])
+        self.num_matched = 0
+
+    def feed(self, symbol: int) -> bool:
+        """Take a symbol; whether it completes the tag."""
+        self.num_matched = self._next(self.num_matched, symbol) if self._tag else 0
+        is_found = bool(self._tag) and self.num_matched == len(self._tag)
+        if is_found:
+            self.num_matched = 0
+        return is_found
+
+    def _next(self, matched: int, symbol: int) -> int:
+        while matched and self._tag[matched] != symbol:
+            matched = self._restart[matched - 1]
+        return matched + (self._tag[matched] == symbol)
+
+
 class ReasoningWatch:
     """Follows one sequence's output against its budget; closes at most once.
 
     A model that is just writing the close itself when the budget ends is led through the rest of
-    it, so that nothing is closed twice.
+    it, so that nothing is closed twice. Tags that are plain text are looked for in the bytes:
+    a model may cut `</think>` into tokens together with what stands before and behind it.
     """
 
     def __init__(self, budget: ReasoningBudget) -> None:
         self._budget = budget
+        self._texts = budget.texts
         self._stage = _Stage.WATCHING
         self._is_open = budget.starts_open
+        self._opening = _TagWatch(budget.texts.opening if budget.texts else budget.open_ids)
+        self._close = _TagWatch(budget.texts.close if budget.texts else budget.close_ids)
         self._output: list[int] = []
         self._since = 0
         """Output before this place has no part in the present stage."""
@@ -61,7 +101,7 @@ class ReasoningWatch:
             if not self._pending:
                 self._enter(_Stage.CLOSED_BY_FORCE)
         elif self._stage is _Stage.WATCHING:
-            self._watch()
+            self._watch(token_id)
 
     @property
     def is_stuck(self) -> bool:
@@ -80,26 +120,33 @@ class ReasoningWatch:
         is_open = self._is_open and bool(self._budget.forced_ids)
         return is_open and len(self._output) >= self._budget.max_tokens
 
-    def _watch(self) -> None:
-        if self._is_open and self._ends_with(self._budget.close_ids):
-            self._enter(_Stage.CLOSED_BY_MODEL)
-        elif not self._is_open and self._ends_with(self._budget.open_ids):
-            self._is_open = True
-            self._since = len(self._output)
+    def _watch(self, token_id: int) -> None:
+        for symbol in self._symbols(token_id):
+            seek = self._close.feed if self._is_open else self._seek_opening
+            if seek(symbol):
+                self._enter(_Stage.CLOSED_BY_MODEL)
+                return
+
+    def _symbols(self, token_id: int) -> Sequence[int]:
+        if self._texts is None:
+            return (token_id,)
+        return self._texts.pieces.get(token_id, (_OTHER,))
+
+    def _seek_opening(self, symbol: int) -> bool:
+        """Look for the opening; whether none can come any more."""
+        before = self._opening.num_matched
+        self._is_open = self._opening.feed(symbol)
+        if self._is_open or self._texts is None or not self._texts.comes_first:
+            return False
+        is_blank = symbol == _BLANK and before == 0
+        return not is_blank and self._opening.num_matched != before + 1
 
     def _enter(self, stage: _Stage) -> None:
         self._stage = stage
         self._since = len(self._output)
 
     def _way_to_close(self) -> list[int]:
-        close_ids = self._budget.close_ids
-        for written in range(len(close_ids) - 1, 0, -1):
-            if self._ends_with(close_ids[:written]):
-                return list(close_ids[written:])
-        return list(self._budget.forced_ids)
-
-    def _ends_with(self, token_ids: Sequence[int]) -> bool:
-        """Whether the output of the present stage ends so; nothing is no end."""
-        start = len(self._output) - len(token_ids)
-        is_there = bool(token_ids) and start >= self._since
-        return is_there and self._output[start:] == list(token_ids)
+        written = self._close.num_matched
+        if self._texts is None:
+            return list(self._budget.close_ids[written:] if written else self._budget.forced_ids)
+        return list(self._texts.half_ids[written - 1] if written else self._budget.forced_ids)

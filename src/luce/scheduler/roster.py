@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from luce.kv.manager import KVManager
+from luce.kv.spec import headroom_blocks
 from luce.scheduler.sequence import Seat, Sequence, SequenceStatus
 
 _DEVELOPING = (SequenceStatus.PREFILL, SequenceStatus.DECODE)
@@ -68,8 +69,9 @@ class Roster:
 
         What comes free belongs to older decoders before a newcomer gets any.
         """
+        block_tokens = self._kv.block_tokens
         demands = [
-            (seq.table, self._kv.headroom_blocks(seq.num_scheduled, seq.limit_tokens))
+            (seq.table, headroom_blocks(seq.num_scheduled, seq.limit_tokens, block_tokens))
             for seq in self.decoding()
         ]
         return self._kv.top_up(demands)
@@ -78,7 +80,7 @@ class Roster:
         """Reserve a row and all blocks for the sequence's tokens, or nothing at all."""
         if not self._free_rows:
             return False
-        table = self._kv.admit(seq.token_ids, seq.limit_tokens)
+        table = self._kv.admit(seq.token_ids, seq.limit_tokens, reuse=not seq.is_read)
         if table is None:
             return False
         seq.sit(Seat(heappop(self._free_rows), table), table.num_found * self._kv.block_tokens)
@@ -115,6 +117,8 @@ class Roster:
             )
         for seq in seated:
             assert seq.num_computed <= seq.num_scheduled, f"{seq.request_id}: computed the future"
+            is_restored = seq.table.restore_key is None
+            assert is_restored or seq.needs_start, f"{seq.request_id}: started from nothing"
             for block in seq.table.blocks[seq.num_scheduled // self._kv.block_tokens :]:
                 assert self._kv.is_writable(block), (
                     f"{seq.request_id}: block {block} is shared and still to be written"

@@ -19,9 +19,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from luce.errors import InternalError, InvalidGrammar
+from luce.errors import InternalError
 from luce.kv.manager import KVManager
-from luce.protocol.sampling import SamplingParams, TokenLogprobs
+from luce.protocol.sampling import HiddenStates, SamplingParams
+from luce.scheduler.checkpoints import CheckpointPlanner
+from luce.scheduler.gains import FAILURES, NOT_FINITE, Gain, Sampled, gains
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.outcome import (
     AdmitResult,
@@ -35,9 +37,7 @@ from luce.scheduler.outcome import (
     StepOutcome,
 )
 from luce.scheduler.plan import (
-    FAILED_TOKEN,
     GRAMMAR_ENDED_TOKEN,
-    GRAMMAR_FAILED_TOKEN,
     ScheduledSequence,
     StepPlan,
     StepResult,
@@ -51,33 +51,6 @@ MAX_STEPS_UNDER_WAY = 2
 """A step that runs and the one planned behind it."""
 
 _SEED_MASK = 2**64 - 1
-_FAILURES = {
-    FAILED_TOKEN: Ending(
-        "error",
-        InternalError.__name__,
-        "The model's logits for this request are not finite numbers; its weights are damaged or "
-        "too large for the chosen dtype.",
-    ),
-    GRAMMAR_FAILED_TOKEN: Ending(
-        "error",
-        InvalidGrammar.__name__,
-        "The answer cannot be held to its schema or grammar any further: it became too complex, "
-        "or leaves no token to go on with. Use a simpler one.",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """A token as a step's result has it, or one of the numbers in place of a token."""
-
-    id: int
-    logprobs: TokenLogprobs | None
-
-
-def _sampled(result: StepResult) -> list[_Sampled]:
-    logprobs = result.logprobs or (None,) * len(result.token_ids)
-    return [_Sampled(*pair) for pair in zip(result.token_ids, logprobs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +81,8 @@ class Scheduler:
         self._clock_ns = clock_ns
         self._entropy = entropy
         self._roster = Roster(kv, limits.max_rows)
-        self._prefill = PrefillPlanner(kv, limits)
+        self._checkpoints = CheckpointPlanner(kv, limits.checkpoints)
+        self._prefill = PrefillPlanner(kv, limits, self._checkpoints)
         self._under_way: deque[_StepUnderWay] = deque()
         self._retired: list[RetiredSequence] = []
         self._num_admitted = 0
@@ -174,6 +148,11 @@ class Scheduler:
             else:
                 self._finish(seq, Ending("error", error, detail))
 
+    def empty_cache(self) -> int:
+        """The blocks' memory goes: no sequence may live. Returns prefixes that are lost."""
+        assert not self.has_work, "a sequence lives"
+        return self._kv.empty()
+
     def plan(self) -> StepPlan | None:
         """Decide the next step; None if it must wait for the next `apply`.
 
@@ -190,8 +169,11 @@ class Scheduler:
         if not work:
             assert self._under_way or self._roster.is_empty, "sequences live and none can go on"
             return None
-        starts = [start for seq, _ in work if (start := seq.start_row()) is not None]
-        items = [seq.schedule(num, self._kv.block_tokens) for seq, num in work]
+        fresh = [
+            seq.start_row(self._kv.states.start(seq.table)) for seq, _ in work if seq.needs_start
+        ]
+        starts = [start for start in fresh if start is not None]
+        items = [self._schedule(seq, num) for seq, num in work]
         self._num_steps += 1
         plan = StepPlan(self._num_steps, tuple(starts), tuple(items))
         self._under_way.append(_StepUnderWay(plan, tuple(seq for seq, _ in work)))
@@ -206,15 +188,13 @@ class Scheduler:
         step = self._under_way.popleft()
         assert step.plan is plan, "steps are applied in the order they were planned"
         assert result.step == plan.step, f"result of step {result.step} for step {plan.step}"
-        sampled = iter(_sampled(result))
         now_ns = self._clock_ns()
         deltas: list[SequenceDelta] = []
-        for seq, item in zip(step.sequences, plan.items, strict=True):
-            token = next(sampled) if item.sample else None
-            delta = self._advance(seq, item, token, now_ns)
+        gained = gains(plan.items, result)
+        for seq, item, gain in zip(step.sequences, plan.items, gained, strict=True):
+            delta = self._advance(seq, item, gain, now_ns)
             if delta is not None:
                 deltas.append(delta)
-        assert next(sampled, None) is None, "more tokens than were asked for"
         return StepOutcome(tuple(deltas), self.take_retired())
 
     def take_retired(self) -> tuple[RetiredSequence, ...]:
@@ -272,6 +252,10 @@ class Scheduler:
             return Busy("the free blocks are needed by the sequences that run")
         return None
 
+    def _schedule(self, seq: Sequence, num_tokens: int) -> ScheduledSequence:
+        save = self._checkpoints.reserve(seq, num_tokens)
+        return seq.schedule(num_tokens, self._kv.block_tokens, save)
+
     def _decoders_with_room(self) -> list[Sequence]:
         """Decoders that have a block for their next token, oldest first."""
         return [seq for seq in self._roster.decoding() if self._can_decode(seq)]
@@ -306,26 +290,38 @@ class Scheduler:
             seq.move_to(SequenceStatus.PREFILL)
 
     def _advance(
-        self, seq: Sequence, item: ScheduledSequence, token: _Sampled | None, now_ns: int
+        self, seq: Sequence, item: ScheduledSequence, gain: Gain, now_ns: int
     ) -> SequenceDelta | None:
         """Account one item of a finished step to its sequence."""
         seq.num_in_flight -= 1
         seq.num_computed = item.start + item.num_tokens
-        delta = None
+        delta, token = None, gain.token
         if token is not None:
             seq.num_unresolved -= 1
-            if token.id in _FAILURES:
-                self._fail(seq, _FAILURES[token.id])
+            if token.id in FAILURES:
+                self._fail(seq, FAILURES[token.id])
             elif seq.ending is None:
                 delta = self._accept(seq, token, now_ns)
-        if not seq.is_broken:
+        is_read_out = seq.is_read and seq.ending is None and seq.num_computed == seq.num_tokens
+        if is_read_out and gain.hidden is None:
+            self._fail(seq, NOT_FINITE)
+        if seq.is_shared:
             # A cancelled sequence may have computed a token it was not allowed to keep.
             num_known = min(seq.num_computed, seq.num_tokens)
             self._kv.commit(seq.table, seq.token_ids, num_known)
+        if is_read_out and gain.hidden is not None:
+            delta = self._read_out(seq, gain.hidden)
         self._leave_if_idle(seq)
         return delta
 
-    def _accept(self, seq: Sequence, token: _Sampled, now_ns: int) -> SequenceDelta:
+    def _read_out(self, seq: Sequence, hidden: HiddenStates) -> SequenceDelta:
+        """End a sequence whose prompt has been read."""
+        seq.ending = Ending("stop")
+        seq.move_to(SequenceStatus.FINISHED)
+        hidden = replace(hidden, cached_tokens=self._kv.known_tokens(seq.table))
+        return SequenceDelta(seq.request_id, (), "stop", hidden=hidden)
+
+    def _accept(self, seq: Sequence, token: Sampled, now_ns: int) -> SequenceDelta:
         if token.id == GRAMMAR_ENDED_TOKEN:
             seq.ending = Ending("stop")
         else:

@@ -79,6 +79,8 @@ class Sequence:
         num_in_flight: steps under way that it takes part in.
         cached_tokens: prompt tokens it did not have to compute.
         needs_start: its row does not know it yet.
+        marks: positions of its prefill where its recurrent state is to be saved, ascending; None
+            until they are chosen.
         was_preempted: it lost its blocks at least once.
         watch: follows its reasoning; None if that has no budget.
         is_broken: its logits were no numbers, so what it computed is for nobody else to find.
@@ -100,6 +102,7 @@ class Sequence:
     num_in_flight: int = 0
     cached_tokens: int = 0
     needs_start: bool = True
+    marks: list[int] | None = None
     was_preempted: bool = False
     watch: ReasoningWatch | None = None
     is_broken: bool = False
@@ -121,6 +124,17 @@ class Sequence:
     def limit_tokens(self) -> int:
         """Most tokens that ever need a place in the KV cache; the last one sampled does not."""
         return self.num_prompt_tokens + self.sampling.max_tokens - 1
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its prompt is read instead of answered."""
+        return self.sampling.hidden is not None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may find what it computes."""
+        hidden = self.sampling.hidden
+        return not self.is_broken and (hidden is None or hidden.keeps_prefix)
 
     @property
     def wants_token(self) -> bool:
@@ -158,6 +172,7 @@ class Sequence:
         assert self.seat is None, f"{self.request_id} has a seat"
         self.seat = seat
         self.needs_start = True
+        self.marks = None
         self.num_computed = self.num_scheduled = found_tokens
         self._count_cached(found_tokens)
 
@@ -174,8 +189,12 @@ class Sequence:
         self.num_computed = self.num_scheduled = 0
         return seat
 
-    def start_row(self) -> RowStart | None:
-        """The introduction of this sequence to its row, once per seat."""
+    def start_row(self, restore_checkpoint: int | None = None) -> RowStart | None:
+        """The introduction of this sequence to its row, once per seat.
+
+        Args:
+            restore_checkpoint: what its row's recurrent state starts from.
+        """
         if not self.needs_start:
             return None
         assert self.seat is not None, f"{self.request_id} has no seat"
@@ -186,17 +205,25 @@ class Sequence:
             seed=self.seed,
             history=tuple(self.token_ids),
             num_prompt_tokens=self.num_prompt_tokens,
+            restore_checkpoint=restore_checkpoint,
         )
 
-    def schedule(self, num_tokens: int, block_tokens: int) -> ScheduledSequence:
+    def schedule(
+        self, num_tokens: int, block_tokens: int, save_checkpoint: int | None = None
+    ) -> ScheduledSequence:
         """Put its next `num_tokens` tokens into a step.
 
         The one that completes a prefill samples, and makes a decoder of the sequence.
+
+        Args:
+            num_tokens: one for a decoder.
+            block_tokens: tokens of a block.
+            save_checkpoint: where its recurrent state is saved after the step.
         """
         assert self.seat is not None, f"{self.request_id} has no seat"
         start, end = self.num_scheduled, self.num_scheduled + num_tokens
         is_decode = self.status is SequenceStatus.DECODE
-        sample = is_decode or end == self.num_tokens
+        sample = not self.is_read and (is_decode or end == self.num_tokens)
         item = ScheduledSequence(
             row=self.seat.row,
             start=start,
@@ -205,6 +232,7 @@ class Sequence:
             sample=sample,
             output_index=self.num_output_tokens + self.num_unresolved if sample else 0,
             forced_token=self.watch.forced_token() if sample and self.watch is not None else None,
+            save_checkpoint=save_checkpoint,
         )
         self.num_scheduled = end
         self.num_in_flight += 1

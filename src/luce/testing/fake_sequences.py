@@ -106,7 +106,7 @@ class FakePool:
         self, submit: Submit, prompt: list[int], room: int, num_blocks: int
     ) -> FakeSequence:
         script = self._script
-        reply = list(prompt if script.reply is None else script.reply)
+        reply = script.reply_to(prompt) if submit.sampling.hidden is None else []
         limit = min(room, submit.sampling.max_tokens)
         sequence = FakeSequence(
             submit=submit,

@@ -21,6 +21,8 @@ from luce.protocol.frames import (
     read_batches,
     worker_decoder,
 )
+from luce.protocol.sampling import TokenLogprobs
+from luce.testing.fake_residency import FakeResidency, Transition
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_sequences import FakePool, FakeSequence
 
@@ -33,6 +35,11 @@ class Release:
 
 
 @dataclass(frozen=True)
+class ReleaseControl:
+    """Let a held evict or reinstate go on."""
+
+
+@dataclass(frozen=True)
 class Crash:
     """Die now."""
 
@@ -40,6 +47,9 @@ class Crash:
 @dataclass(frozen=True)
 class _Closed:
     """The listener's end is gone."""
+
+
+_Item = wire.ToWorker | Release | ReleaseControl | Crash | _Closed
 
 
 class _SessionEnded(Exception):
@@ -52,6 +62,7 @@ class FakeLog:
 
     received: list[wire.ToWorker] = field(default_factory=list)
     retired: list[wire.Retired] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
     max_in_flight: int = 0
 
 
@@ -61,14 +72,13 @@ class FakeSession:
     def __init__(
         self, sock: socket.socket, script: FakeScript, log: FakeLog, crash: Callable[[], None]
     ) -> None:
-        self.inbox: queue.SimpleQueue[wire.ToWorker | Release | Crash | _Closed] = (
-            queue.SimpleQueue()
-        )
+        self.inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._sock = sock
         self._script = script
         self._crash_process = crash
         self._log = log
         self._pool = FakePool(script)
+        self._residency = FakeResidency(script, log.transitions)
         self._refusals_left = script.refuse_next
         self._step = 0
         self._stop_at: float | None = None
@@ -139,10 +149,13 @@ class FakeSession:
             architecture=self._script.architecture,
             device=load.spec.device,
             dtype="float32",
-            weights_bytes=100,
+            weights_bytes=self._script.weights_bytes,
             kv_bytes=self._script.kv_pool_tokens,
             vocab_size=self._script.vocab_size,
             load_ms=int(self._script.load_s * 1000),
+            layers=self._script.layers,
+            num_layers=self._script.num_layers,
+            hidden_size=self._script.hidden_size,
         )
         self._send(ready)
 
@@ -150,7 +163,7 @@ class FakeSession:
         item = self.inbox.get()
         if isinstance(item, Crash):
             self._crash()
-        if isinstance(item, Release | Crash | _Closed):
+        if isinstance(item, Release | ReleaseControl | Crash | _Closed):
             raise _SessionEnded
         self._log.received.append(item)
         return item
@@ -169,17 +182,18 @@ class FakeSession:
 
     def _seconds_to_next_event(self) -> float | None:
         times = [seq.due for seq in self._pool.sequences.values() if not seq.is_held]
-        if self._stop_at is not None:
-            times.append(self._stop_at)
+        times += [at for at in (self._stop_at, self._residency.due) if at is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _handle(self, item: wire.ToWorker | Release | Crash | _Closed) -> None:
+    def _handle(self, item: _Item) -> None:
         if isinstance(item, _Closed):
             raise _SessionEnded
         elif isinstance(item, Crash):
             self._crash()
         elif isinstance(item, Release):
             self._release(item)
+        elif isinstance(item, ReleaseControl):
+            self._residency.release()
         else:
             self._log.received.append(item)
             self._handle_message(item)
@@ -192,13 +206,20 @@ class FakeSession:
             if sequence is not None:
                 self._cancel(sequence)
         elif isinstance(message, wire.Control):
-            if message.op == "drain":
-                self._drain()
-            self._send(wire.ControlDone(message.op_id))
+            self._control(message)
         elif isinstance(message, wire.Shutdown):
             self._drain()
             if not self._script.ignore_shutdown:
                 self._stop_at = time.monotonic() + message.grace_s
+
+    def _control(self, control: wire.Control) -> None:
+        if control.op == "evict" or control.op == "reinstate":
+            self._maybe_crash(control.op)
+            self._residency.begin(control)
+            return
+        if control.op == "drain":
+            self._drain()
+        self._send(wire.ControlDone(control.op_id))
 
     def _submit(self, submit: wire.Submit) -> None:
         self._maybe_crash("submit")
@@ -222,7 +243,7 @@ class FakeSession:
             self._retire(sequence, "cancelled")
 
     def _scripted_refusal(self, submit: wire.Submit) -> wire.Refused | None:
-        if self._is_draining:
+        if self._is_draining or self._residency.is_evicted:
             return wire.Refused(submit.request_id, "draining")
         if self._refusals_left == 0:
             return None
@@ -246,6 +267,9 @@ class FakeSession:
     def _advance(self) -> None:
         """One step: every sequence that is due gets its next tokens, in one frame."""
         now = time.monotonic()
+        done = self._residency.take_done(now)
+        if done is not None:
+            self._send(done)
         due = [s for s in self._pool.sequences.values() if not s.is_held and s.due <= now]
         for sequence in [sequence for sequence in due if sequence.is_cancelled]:
             due.remove(sequence)
@@ -277,7 +301,21 @@ class FakeSession:
         sequence.due = time.monotonic() + script.token_delay_s
         sequence.is_held = sequence.may_hold and sequence.sent == script.hold_after
         has_finish = sequence.is_done and not (sequence.is_held or script.fail_error)
-        return wire.SeqDelta(sequence.request_id, tokens, sequence.finish if has_finish else None)
+        finish = sequence.finish if has_finish else None
+        read = sequence.submit.sampling.hidden if has_finish else None
+        hidden = None if read is None else self._script.hidden_of(read)
+        logprobs = self._logprobs(sequence, tokens)
+        return wire.SeqDelta(sequence.request_id, tokens, finish, logprobs, hidden)
+
+    def _logprobs(self, sequence: FakeSequence, tokens: list[int]) -> list[TokenLogprobs] | None:
+        count = sequence.submit.sampling.logprobs
+        if count is None:
+            return None
+        first = sequence.sent - len(tokens)
+        return [
+            self._script.logprobs_of(first + place, token_id, count)
+            for place, token_id in enumerate(tokens)
+        ]
 
     def _maybe_stop(self, now: float) -> None:
         if self._stop_at is not None and now >= self._stop_at:

@@ -19,8 +19,9 @@ from typing import Self
 import msgspec
 
 from luce.protocol.messages import Retired, ToWorker
+from luce.testing.fake_residency import Transition
 from luce.testing.fake_script import FakeScript
-from luce.testing.fake_session import Crash, FakeLog, FakeSession, Release
+from luce.testing.fake_session import Crash, FakeLog, FakeSession, Release, ReleaseControl
 
 
 class FakeWorker:
@@ -55,6 +56,11 @@ class FakeWorker:
         return self._log.retired
 
     @property
+    def transitions(self) -> list[Transition]:
+        """Every evict and reinstate that was asked for, in order."""
+        return self._log.transitions
+
+    @property
     def max_in_flight(self) -> int:
         """Most sequences held at the same time."""
         return self._log.max_in_flight
@@ -86,21 +92,35 @@ class FakeWorker:
         """Let a held request go on; all of them without an id."""
         self._tell(Release(request_id))
 
+    def release_control(self) -> None:
+        """Let a held evict or reinstate go on."""
+        self._tell(ReleaseControl())
+
     def crash(self) -> None:
         """Die now."""
         self._tell(Crash())
 
     def close(self) -> None:
         """End the session and wait for its thread."""
-        if self._thread is not None and self._session is not None:
+        self.abandon()
+        self.join()
+        self._thread = None
+
+    def abandon(self) -> None:
+        """End the session as if the listener had gone."""
+        if self._session is not None:
             self._session.abandon()
-            self._thread.join()
-            self._thread = None
+
+    def join(self) -> None:
+        """Wait for the end of the session."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _new_session(self, sock: socket.socket, crash: Callable[[], None]) -> FakeSession:
         return FakeSession(sock, self.script, self._log, crash)
 
-    def _tell(self, command: Release | Crash) -> None:
+    def _tell(self, command: Release | ReleaseControl | Crash) -> None:
         if self._session is None:
             raise RuntimeError("the fake worker has not been connected")
         self._session.inbox.put(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import HiddenStates, SamplingParams
 from luce.scheduler.outcome import AdmitResult, Admitted, RetiredSequence, SequenceDelta
 from luce.scheduler.plan import StepPlan, StepResult
 from luce.scheduler.scheduler import Scheduler
@@ -23,6 +23,7 @@ class Stepper:
         plans: every plan made.
         outputs: ids by request.
         endings: `finish` of each request's last delta.
+        hidden: what was read, by request.
         retired: by request.
         num_retired: how often each request was retired.
     """
@@ -34,9 +35,15 @@ class Stepper:
         self.plans: list[StepPlan] = []
         self.outputs: dict[str, list[int]] = {}
         self.endings: dict[str, str] = {}
+        self.hidden: dict[str, HiddenStates] = {}
         self.retired: dict[str, RetiredSequence] = {}
         self.num_retired: Counter[str] = Counter()
         self._under_way: deque[tuple[StepPlan, StepResult]] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sequence lives or a result waits."""
+        return self.scheduler.has_work or bool(self._under_way)
 
     def submit(
         self, request_id: str, prompt: tuple[int, ...], sampling: SamplingParams
@@ -73,7 +80,7 @@ class Stepper:
             AssertionError: it took more than `max_steps`.
         """
         steps = 0
-        while self.scheduler.has_work or self._under_way:
+        while self.is_busy:
             self.step()
             steps += 1
             if steps > max_steps:
@@ -89,6 +96,8 @@ class Stepper:
         if delta.request_id in self.endings:
             raise AssertionError(f"{delta.request_id} goes on after its end")
         self.outputs[delta.request_id].extend(delta.token_ids)
+        if delta.hidden is not None:
+            self.hidden[delta.request_id] = delta.hidden
         if delta.finish is not None:
             self.endings[delta.request_id] = delta.finish
 

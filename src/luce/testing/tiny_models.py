@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from luce.loaders.hparams import Experts, LayerType, LinearAttention
 from luce.testing.tiny_gguf import write_gguf
 from luce.testing.tiny_safetensors import write_hf_folder
 from luce.testing.tiny_weights import TinyConfig, TinyFormat, random_weights
@@ -17,6 +18,32 @@ from luce.testing.tiny_weights import TinyConfig, TinyFormat, random_weights
 LLAMA = TinyConfig(family="llama")
 QWEN2 = TinyConfig(family="qwen2", head_dim=16, rope_theta=1e6, rms_norm_eps=1e-6)
 QWEN3 = TinyConfig(family="qwen3", rope_theta=1e6, rms_norm_eps=1e-6, tied=False)
+
+_PATTERN: tuple[LayerType, ...] = ("linear_attention",) * 3 + ("full_attention",)
+# Fewer key heads than value heads, of another size: what confuses them cannot pass.
+LINEAR = LinearAttention(
+    layer_types=_PATTERN,
+    num_key_heads=2,
+    num_value_heads=6,
+    key_head_dim=16,
+    value_head_dim=32,
+    conv_kernel=4,
+    head_order="grouped",
+    decay_is_log=True,
+)
+EXPERTS = Experts(num_experts=8, num_per_token=2, size=32, shared_size=32, norm_weights=True)
+QWEN35 = TinyConfig(
+    family="qwen35",
+    num_layers=4,
+    rope_theta=1e7,
+    rms_norm_eps=1e-6,
+    rotary_dim=8,
+    linear=LINEAR,
+)
+QWEN35MOE = replace(QWEN35, family="qwen35moe", experts=EXPERTS)
+QWEN3MOE = replace(
+    QWEN3, family="qwen3moe", experts=replace(EXPERTS, size=64, shared_size=0), experts_as="single"
+)
 
 
 def tiny_model(
@@ -54,3 +81,18 @@ def tiny_qwen2(folder: Path, *, seed: int = 0, **options: Any) -> Path:
 def tiny_qwen3(folder: Path, *, seed: int = 0, **options: Any) -> Path:
     """Write a tiny Qwen3; `options` are fields of `TinyConfig` and `TinyFormat`."""
     return _tiny(folder, QWEN3, seed, options)
+
+
+def tiny_qwen3moe(folder: Path, *, seed: int = 0, **options: Any) -> Path:
+    """Write a tiny Qwen3 mixture of experts; as above."""
+    return _tiny(folder, QWEN3MOE, seed, options)
+
+
+def tiny_qwen35(folder: Path, *, seed: int = 0, **options: Any) -> Path:
+    """Write a tiny Qwen3.5 hybrid; as above."""
+    return _tiny(folder, QWEN35, seed, options)
+
+
+def tiny_qwen35moe(folder: Path, *, seed: int = 0, **options: Any) -> Path:
+    """Write a tiny Qwen3.5 hybrid with a mixture of experts; as above."""
+    return _tiny(folder, QWEN35MOE, seed, options)

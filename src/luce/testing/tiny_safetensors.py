@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luce.loaders.hparams import RopeScaling
+from luce.testing.tiny_hybrid import single_experts
 from luce.testing.tiny_tokenizer import (
     CHATML_TEMPLATE,
     ENDOFTEXT,
@@ -21,7 +22,15 @@ from luce.testing.tiny_tokenizer import (
 )
 from luce.testing.tiny_weights import TinyConfig, TinyFormat, Weights
 
+_MODEL_TYPES = {
+    "qwen3moe": "qwen3_moe",
+    "qwen35": "qwen3_5_text",
+    "qwen35moe": "qwen3_5_moe_text",
+}
 _ARCHITECTURES = {
+    "qwen3moe": "Qwen3MoeForCausalLM",
+    "qwen35": "Qwen3_5ForCausalLM",
+    "qwen35moe": "Qwen3_5MoeForCausalLM",
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -29,6 +38,7 @@ _ARCHITECTURES = {
 _STORED_AS_IS = ("F32", "F16", "BF16")
 _TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _MAX_SHARD_DIGITS = 5
+_BLOCK_COLUMNS = 32
 
 
 def _rope_keys(scaling: RopeScaling | None) -> dict[str, Any]:
@@ -52,7 +62,7 @@ def hf_config(config: TinyConfig, dtype: str = "float32") -> dict[str, Any]:
     """The model's config.json."""
     keys: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[config.family]],
-        "model_type": config.family,
+        "model_type": _MODEL_TYPES.get(config.family, config.family),
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -86,12 +96,61 @@ def hf_config(config: TinyConfig, dtype: str = "float32") -> dict[str, Any]:
         keys["rope_scaling"] = (
             _rope_keys(config.rope_scaling) if config.rope_scaling is not None else None
         )
-    return keys
+    keys |= _linear_keys(config) | _mixture_keys(config)
+    return _seeing(keys) if config.has_vision else keys
+
+
+def _linear_keys(config: TinyConfig) -> dict[str, Any]:
+    linear = config.linear
+    if linear is None:
+        return {}
+    share = (config.rotary_dim or config.head_dim) / config.head_dim
+    rope = {**_rope_keys(config.rope_scaling), "rope_theta": config.rope_theta}
+    axes = {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    return {
+        "layer_types": list(linear.layer_types),
+        "linear_num_key_heads": linear.num_key_heads,
+        "linear_num_value_heads": linear.num_value_heads,
+        "linear_key_head_dim": linear.key_head_dim,
+        "linear_value_head_dim": linear.value_head_dim,
+        "linear_conv_kernel_dim": linear.conv_kernel,
+        "attn_output_gate": True,
+        "mtp_num_hidden_layers": config.num_mtp_layers,
+        "rope_parameters": {**rope, **axes, "partial_rotary_factor": share},
+    }
+
+
+def _mixture_keys(config: TinyConfig) -> dict[str, Any]:
+    experts = config.experts
+    if experts is None:
+        return {}
+    keys: dict[str, Any] = {
+        "num_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_per_token,
+        "moe_intermediate_size": experts.size,
+    }
+    if experts.shared_size:
+        return {**keys, "shared_expert_intermediate_size": experts.shared_size}
+    return {**keys, "norm_topk_prob": experts.norm_weights}
+
+
+def _seeing(keys: dict[str, Any]) -> dict[str, Any]:
+    """The config of a model that also sees around that of its language model."""
+    return {
+        "architectures": [keys["architectures"][0].replace("CausalLM", "ConditionalGeneration")],
+        "model_type": keys["model_type"].removesuffix("_text"),
+        "text_config": keys,
+        "vision_config": {"depth": 1},
+        "image_token_id": 1,
+        "tie_word_embeddings": keys["tie_word_embeddings"],
+        "transformers_version": keys["transformers_version"],
+    }
 
 
 def _stored(values: npt.NDArray[np.float32], quant: str) -> tuple[str, bytes]:
     """Type name and bytes of a tensor; see `TinyFormat.quant`."""
-    if values.ndim == 1 or quant == "F32":
+    is_vector = values.ndim == 1 or 1 in values.shape  # a GGUF file has no dimension of 1
+    if is_vector or values.shape[-1] % _BLOCK_COLUMNS or quant == "F32":
         return "F32", values.tobytes()
     kind = gguf.GGMLQuantizationType[quant]
     packed = gguf.quants.quantize(values, kind)
@@ -141,11 +200,27 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
+def _folder_weights(config: TinyConfig, weights: Weights) -> Weights:
+    """The tensors a folder has, in the form it is asked to have them."""
+    stored: Weights = {}
+    for name, values in weights.items():
+        is_experts = name.endswith((".experts.gate_up_proj", ".experts.down_proj"))
+        parts = {name: values}
+        if is_experts and config.experts_as == "single":
+            parts = single_experts(name, values)
+        for each, tensor in parts.items():
+            if config.has_vision and not each.startswith("model.visual."):
+                each = each.replace("model.", "model.language_model.", 1)
+            stored[each] = tensor
+    return stored
+
+
 def write_hf_folder(
     folder: Path, config: TinyConfig, storage: TinyFormat, weights: Weights
 ) -> Path:
     """Write the folder's files; return the folder."""
     dtype = _TORCH_NAMES.get(storage.quant, "float32")
+    weights = _folder_weights(config, weights)
     _write_json(folder / "config.json", hf_config(config, dtype))
     _write_json(folder / "tokenizer.json", tokenizer_json(config.tokenizer_pre))
     _write_json(

@@ -14,10 +14,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from luce.loaders.hparams import RopeScaling
+from luce.loaders.hparams import Architecture, Experts, LinearAttention, RopeScaling
+from luce.testing.tiny_hybrid import (
+    hybrid_values,
+    linear_shapes,
+    mixture_shapes,
+    mlp_shapes,
+    mtp_shapes,
+)
 from luce.testing.tiny_tokenizer import NUM_TOKENS
 
-Family = Literal["llama", "qwen2", "qwen3"]
 Weights = dict[str, npt.NDArray[np.float32]]
 
 
@@ -32,9 +38,15 @@ class TinyConfig:
             "parameters" (transformers 5) or "theta" (rope_theta and rope_scaling).
         eos_token_ids: end tokens in generation_config.json; the first is GGUF's.
         generation: further keys of generation_config.json.
+        rotary_dim: leading numbers of a head that are rotated; 0 = all.
+        linear: a hybrid's linear layers; head order and decay form are the container's own.
+        experts: a mixture in place of the feed-forward blocks.
+        experts_as: how a folder stores them: each matrix alone, or all in one tensor.
+        num_mtp_layers: 0 or 1 drafting layer behind the others.
+        has_vision: the folder is that of a model that also sees.
     """
 
-    family: Family
+    family: Architecture
     vocab_size: int = NUM_TOKENS
     hidden_size: int = 64
     intermediate_size: int = 160
@@ -50,6 +62,12 @@ class TinyConfig:
     tied: bool = True
     eos_token_ids: tuple[int, ...] = (2, 0)
     generation: dict[str, float | bool] = field(default_factory=dict)
+    rotary_dim: int = 0
+    linear: LinearAttention | None = None
+    experts: Experts | None = None
+    experts_as: Literal["single", "fused"] = "fused"
+    num_mtp_layers: int = 0
+    has_vision: bool = False
 
     @property
     def tokenizer_pre(self) -> str:
@@ -76,33 +94,60 @@ class TinyFormat:
 
 def weight_shapes(config: TinyConfig) -> dict[str, tuple[int, ...]]:
     """Every parameter by its Hugging Face name, torch order."""
-    hidden, ffn = config.hidden_size, config.intermediate_size
-    q_rows = config.num_heads * config.head_dim
-    kv_rows = config.num_kv_heads * config.head_dim
+    hidden, linear = config.hidden_size, config.linear
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
     for layer in range(config.num_layers):
-        block = {
-            "input_layernorm.weight": (hidden,),
-            "self_attn.q_proj.weight": (q_rows, hidden),
-            "self_attn.k_proj.weight": (kv_rows, hidden),
-            "self_attn.v_proj.weight": (kv_rows, hidden),
-            "self_attn.o_proj.weight": (hidden, q_rows),
-            "post_attention_layernorm.weight": (hidden,),
-            "mlp.gate_proj.weight": (ffn, hidden),
-            "mlp.up_proj.weight": (ffn, hidden),
-            "mlp.down_proj.weight": (hidden, ffn),
-        }
-        if config.family == "qwen2":
-            block["self_attn.q_proj.bias"] = (q_rows,)
-            block["self_attn.k_proj.bias"] = (kv_rows,)
-            block["self_attn.v_proj.bias"] = (kv_rows,)
-        if config.family == "qwen3":
-            block["self_attn.q_norm.weight"] = (config.head_dim,)
-            block["self_attn.k_norm.weight"] = (config.head_dim,)
+        if linear is not None and linear.layer_types[layer] == "linear_attention":
+            mixer = linear_shapes(linear, hidden)
+        else:
+            mixer = _attention_shapes(config)
+        block = _block_shapes(config, mixer)
         shapes.update({f"model.layers.{layer}.{name}": shape for name, shape in block.items()})
     shapes["model.norm.weight"] = (hidden,)
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    if config.num_mtp_layers:
+        shapes |= mtp_shapes(hidden, _block_shapes(config, _attention_shapes(config)))
+    if config.has_vision:
+        shapes["model.visual.patch_embed.proj.weight"] = (hidden, 3, 2, 4, 4)
+    return shapes
+
+
+def _block_shapes(
+    config: TinyConfig, mixer: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    hidden = config.hidden_size
+    if config.experts is None:
+        mlp = mlp_shapes("mlp", config.intermediate_size, hidden)
+    else:
+        mlp = mixture_shapes(config.experts, hidden)
+    return {
+        "input_layernorm.weight": (hidden,),
+        **mixer,
+        "post_attention_layernorm.weight": (hidden,),
+        **mlp,
+    }
+
+
+def _attention_shapes(config: TinyConfig) -> dict[str, tuple[int, ...]]:
+    hidden = config.hidden_size
+    out_columns = config.num_heads * config.head_dim
+    # A hybrid's queries come with as many gates.
+    q_rows = out_columns * (1 if config.linear is None else 2)
+    kv_rows = config.num_kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj.weight": (q_rows, hidden),
+        "self_attn.k_proj.weight": (kv_rows, hidden),
+        "self_attn.v_proj.weight": (kv_rows, hidden),
+        "self_attn.o_proj.weight": (hidden, out_columns),
+    }
+    if config.family == "qwen2":
+        shapes["self_attn.q_proj.bias"] = (q_rows,)
+        shapes["self_attn.k_proj.bias"] = (kv_rows,)
+        shapes["self_attn.v_proj.bias"] = (kv_rows,)
+    if config.family not in ("llama", "qwen2"):
+        shapes["self_attn.q_norm.weight"] = (config.head_dim,)
+        shapes["self_attn.k_norm.weight"] = (config.head_dim,)
     return shapes
 
 
@@ -115,7 +160,10 @@ def random_weights(config: TinyConfig, seed: int) -> Weights:
     for name, shape in weight_shapes(config).items():
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
         values = generator.standard_normal(shape)
-        if len(shape) > 1:
+        special = hybrid_values(name, values, offset_norms=config.linear is not None)
+        if special is not None:
+            values = special
+        elif len(shape) > 1:
             values *= 0.06
         elif name.endswith("norm.weight"):
             values = 1.0 + 0.1 * values

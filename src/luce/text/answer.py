@@ -92,14 +92,15 @@ class Answer:
         for piece in self._splitter.feed(text):
             self._take(piece)
 
-    def finish(self, *, is_cut: bool) -> None:
+    def finish(self, *, is_cut: bool, in_close: bool = False) -> None:
         """The text has ended.
 
         Args:
             is_cut: it was cut off by its length.
+            in_close: it was cut off while reasoning was being closed; half a tag is not shown.
         """
         if self._splitter is not None:
-            for piece in self._splitter.flush():
+            for piece in self._splitter.flush(hides_half_tag=in_close):
                 self._take(piece)
         if self._tools is not None and not self.is_over:
             self._show(self._tools.finish(is_cut=is_cut))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,22 @@ from typing import Any
 from luce.errors import InvalidRequest, ModelFileError, TemplateError
 from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.opening import read_text_metadata
-from luce.protocol.sampling import GrammarSpec, ReasoningBudget
+from luce.protocol.sampling import ReasoningBudget
 from luce.text import gguf_vocab, tokenizer_json
 from luce.text.answer import AnswerForm
+from luce.text.bare_prompt import bare_prompt
 from luce.text.call import GenerationCall, NamedTool, RawPrompt, ToolSpec
 from luce.text.channels import ChannelSpec, ends_in_reasoning, find_channels
 from luce.text.detokenizer import Detokenizer
-from luce.text.forced_close import ForcedClose
-from luce.text.grammar_compiler import GrammarCompiler
+from luce.text.grammar_check import GrammarCheck
 from luce.text.markup_guard import MarkupGuard, count_characters
-from luce.text.output_grammar import OutputGrammar, reasoning_place
+from luce.text.output_grammar import (
+    OutputGrammar,
+    grammar_order,
+    reasoning_place,
+)
 from luce.text.pipeline import OutputPipeline
+from luce.text.prepared_prompt import PreparedPrompt
 from luce.text.reasoning import template_variables
 from luce.text.template import ChatTemplate
 from luce.text.template_messages import message_dicts, tool_dicts
@@ -52,50 +57,6 @@ END_MARKERS = (
     "<｜end▁of▁sentence｜>",
 )
 """Texts of control tokens that end a turn or a text in the families we know."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedPrompt:
-    """A request rendered and tokenised for one model.
-
-    Attributes:
-        prompt_bytes: int32 little-endian token ids, as `Submit` carries them.
-        stop: stop strings.
-        stop_token_ids: tokens that end the generation; none when the request ignores them.
-        splits_reasoning: reasoning is told apart from the answer.
-        in_reasoning: the prompt ends inside reasoning.
-        tools: the tools whose calls are taken.
-        is_single_call: the generation ends with its first call.
-        grammar: what the whole output must look like; None: anything may come.
-        calls_first: where there is a grammar: calls come before any content.
-        close: how its reasoning is closed when its budget is used up; None: it has no budget.
-        reports_logprobs: the tokens of the content are reported.
-    """
-
-    prompt_bytes: bytes
-    stop: tuple[str, ...]
-    stop_token_ids: tuple[int, ...]
-    splits_reasoning: bool = False
-    in_reasoning: bool = False
-    tools: tuple[ToolSpec, ...] = ()
-    is_single_call: bool = False
-    grammar: GrammarSpec | None = None
-    calls_first: bool = False
-    close: ForcedClose | None = None
-    reports_logprobs: bool = False
-
-    @property
-    def num_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.prompt_bytes) // 4
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The prompt's token ids."""
-        ids = array("i", self.prompt_bytes)
-        if sys.byteorder == "big":
-            ids.byteswap()
-        return tuple(ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +128,7 @@ class TextBundle:
         traits, channels = TemplateTraits.of(source), find_channels(source)
         thinking = Thinking.of(meta.name, meta.architecture, channels, tokenizer, options)
         stop_ids = _stop_token_ids(meta, tokenizer)
-        compiler = GrammarCompiler(partial(token_vocabulary, tokenizer, stop_ids, meta.vocab_size))
+        check = GrammarCheck(partial(token_vocabulary, tokenizer, stop_ids, meta.vocab_size))
         syntax = _tool_syntax(traits, source, meta.architecture)
         return cls(
             name=meta.name,
@@ -183,12 +144,14 @@ class TextBundle:
             traits=traits,
             channels=channels,
             tool_syntax=syntax,
-            output_grammar=OutputGrammar(tokenizer, syntax, compiler),
+            output_grammar=OutputGrammar(tokenizer, syntax, check),
             thinking=thinking,
         )
 
     def prepare(self, call: GenerationCall, limit: int | None = None) -> PreparedPrompt:
         """Render and tokenise a request. Takes milliseconds of CPU; call it from a thread.
+
+        What forces its output to a grammar is left to `with_grammar`.
 
         Args:
             call: the request.
@@ -201,7 +164,6 @@ class TextBundle:
             TemplateError: the template refuses the messages, or renders nothing.
             InvalidRequest: the messages are not valid Unicode or nested too deeply, the tool
                 choice names no tool, or a raw prompt is empty or has unknown tokens.
-            InvalidGrammar: output cannot be held to what the request forces.
         """
         if call.raw_prompts:
             return self._prepare_raw(call, call.raw_prompts[0], limit)
@@ -224,11 +186,23 @@ class TextBundle:
             in_reasoning=in_reasoning,
             tools=tools,
             is_single_call=not call.parallel_tool_calls,
-            grammar=self.output_grammar.of(call, tools, place),
+            order=grammar_order(call, tools, place),
             calls_first=call.answer_format is not None,
             close=self.thinking.close_for(call.reasoning, in_reasoning),
             reports_logprobs=call.sampling.logprobs is not None,
         )
+
+    def with_grammar(self, prepared: PreparedPrompt) -> PreparedPrompt:
+        """The same with its grammar, which may take seconds; call it from a thread.
+
+        Raises:
+            InvalidGrammar: output cannot be held to what the request forces.
+        """
+        if prepared.order is None:
+            return prepared
+        grammar = self.output_grammar.of(prepared.order)
+        close = None if prepared.close is None else replace(prepared.close, is_bound=True)
+        return replace(prepared, grammar=grammar, order=None, close=close)
 
     def vocabulary(self) -> TokenVocabulary:
         """The tokens as grammars see them; takes up to half a second."""
@@ -296,7 +270,7 @@ class TextBundle:
             _int32_bytes(ids),
             call.stop,
             self._stop_ids(call),
-            grammar=self.output_grammar.of(call),
+            order=grammar_order(call),
             reports_logprobs=call.sampling.logprobs is not None,
         )
 
@@ -327,9 +301,11 @@ class TextBundle:
             self.tokenizer.check_length(count_characters(messages, variables), limit)
         variables |= call.template_kwargs
         sentinel = self.guard.sentinel_for(messages, variables)
-        rendered = self.template.render(
-            self.guard.shield(messages, sentinel), self.guard.shield(variables, sentinel)
-        )
+        messages, variables = (self.guard.shield(each, sentinel) for each in (messages, variables))
+        rendered = self.template.render(messages, variables)
+        if call.ends_bare:
+            closed = self.template.render(messages, variables | {"add_generation_prompt": False})
+            rendered = bare_prompt(rendered, closed, self.channels)
         return rendered, sentinel
 
     def _guarded_channels(self) -> ChannelSpec | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from luce.protocol.sampling import HiddenRead
 from luce.text.reasoning import ReasoningRequest
 
 
@@ -129,6 +130,8 @@ class GenerationCall:
             name: `answer_format`, `tools[0].parameters`. Errors name ours in `param`, with what
             is wrong below it (`answer_format.properties.a.pattern`); the dialect puts the
             client's name in its place.
+        hidden_read: the prompt is read instead of answered.
+        ends_bare: the prompt ends right behind the assistant's header.
     """
 
     model: str | None
@@ -147,6 +150,8 @@ class GenerationCall:
     n: int = 1
     answer_format: AnswerFormat | None = None
     client_names: Mapping[str, str] = field(default_factory=dict)
+    hidden_read: HiddenRead | None = None
+    ends_bare: bool = False
 
     @property
     def num_choices(self) -> int:

@@ -46,6 +46,11 @@ class ChannelSpec:
     is_inline: bool = False
 
     @property
+    def opening(self) -> str:
+        """The form that all of them begin with: what a grammar and a budget look for."""
+        return min(self.opens, key=len)
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """All texts that are tags."""
         return (*self.opens, self.close)
@@ -127,9 +132,15 @@ class ChannelSplitter:
                 if tag:
                     yield from self._take_tag(tag)
 
-    def flush(self) -> Iterator[TextPiece]:
-        """The text has ended: what was held back."""
+    def flush(self, *, hides_half_tag: bool = False) -> Iterator[TextPiece]:
+        """The text has ended: what was held back.
+
+        Args:
+            hides_half_tag: in reasoning, the beginning of its closing tag was one.
+        """
         held = self._scanner.flush()
+        if hides_half_tag and self.in_reasoning and self._spec.close.startswith(held):
+            return
         self._end += len(held)
         if held in self._spec.tags:
             yield from self._take_tag(held)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from luce.text.call import AnswerFormat, JsonFormat, RegexFormat
-from luce.text.grammar_compiler import GrammarCompiler
+from luce.text.grammar_check import GrammarCheck
 from luce.text.json_grammar import json_rule, read_schema
 from luce.text.lark import LarkWriter, pattern
 from luce.text.regex_check import regex_fault
 from luce.text.schema_error import SchemaError
+from luce.text.schema_width import steps, wide_parts
 
 MAX_LARK_CHARS = 32_768
 MAX_LARK_RULES = 1_000
@@ -21,6 +22,8 @@ MAX_LARK_OPERATORS = 8
 """`&` and `~`: the work of joining doubles with each."""
 MAX_PROBES = 200
 """Parts of a schema that are compiled alone to find which is at fault."""
+MAX_PROBED_CHARS = 200_000
+"""Of those parts together."""
 
 _RULE = re.compile(r"^[ \t]*[?!]?\w[\w.\-]*[^:\n]*:", re.MULTILINE)
 _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|(?://|#)[^\n]*')
@@ -29,49 +32,95 @@ _NESTED = re.compile(r"%\s*(?:json|lark|regex|llguidance)")
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
 
 
-def content_rule(lark: LarkWriter, form: AnswerFormat, compiler: GrammarCompiler) -> str:
-    """A rule for content of a form.
+def content_rule(lark: LarkWriter, form: AnswerFormat, check: GrammarCheck) -> str:
+    """A rule for content of a form; it was not compiled yet.
 
     Raises:
         SchemaError: content cannot be held to it.
     """
     if isinstance(form, JsonFormat):
-        schema = {"type": "object"} if form.schema is None else read_schema(form.schema)
-        return lark.rule(json_rule(compilable(schema, compiler)))
+        schema = _schema_of(form)
+        check_wide_parts(schema, check, with_root=False)
+        return lark.rule(json_rule(schema))
     if isinstance(form, RegexFormat):
         fault = regex_fault(form.pattern)
         if fault is not None:
             raise SchemaError((), fault)
         return lark.rule(pattern(form.pattern))
-    _check_lark(form.source, compiler)
+    _check_lark(form.source, check)
     return lark.rule(f"%lark {{\n{form.source}\n}}")
 
 
-def compilable(schema: dict[str, Any], compiler: GrammarCompiler) -> dict[str, Any]:
-    """The schema itself.
+def noun(form: AnswerFormat) -> str:
+    """What a client calls the form."""
+    if isinstance(form, JsonFormat):
+        return "schema of the answer"
+    is_regex = isinstance(form, RegexFormat)
+    return f"{'regular expression' if is_regex else 'grammar'} of the answer"
+
+
+def content_fault(form: AnswerFormat, fault: str, check: GrammarCheck) -> SchemaError:
+    """What is wrong with a form whose rule does not compile, as near to its place as it goes."""
+    if isinstance(form, JsonFormat):
+        return faulty_part(_schema_of(form), fault, check)
+    return SchemaError((), fault)
+
+
+def schema_source(schema: Mapping[str, Any]) -> str:
+    """A grammar of values of a schema alone."""
+    return f"start: {json_rule(dict(schema))}\n"
+
+
+def check_wide_parts(schema: Mapping[str, Any], check: GrammarCheck, *, with_root: bool) -> None:
+    """Try each place that leaves much open; usual schemas have none.
+
+    Args:
+        schema: as `read_schema` gives it.
+        check: tries them.
+        with_root: the schema itself, too.
 
     Raises:
-        SchemaError: it cannot be compiled; names the smallest part that cannot.
+        SchemaError: one cannot be followed.
     """
-    fault = compiler.fault(_alone(schema))
-    if fault is None:
-        return schema
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    for path, part in wide_parts(schema):
+        if part is schema and not with_root:
+            continue
+        fault = check.fault(schema_source({**definitions, **part}))
+        if fault is not None:
+            raise SchemaError(path, fault)
+
+
+def faulty_part(schema: Mapping[str, Any], fault: str, check: GrammarCheck) -> SchemaError:
+    """The smallest part of a schema that does not compile, looked for within bounds.
+
+    Args:
+        schema: as `read_schema` gives it.
+        fault: of the whole.
+        check: tries the parts.
+    """
     path: tuple[str, ...] = ()
     definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    part: Mapping[str, Any] = schema
-    probes = MAX_PROBES
-    while probes > 0:
-        for step, child in _children(part):
-            probes -= 1
-            child_fault = compiler.fault(_alone({**definitions, **child}))
+    part = schema
+    probes, chars = MAX_PROBES, MAX_PROBED_CHARS
+    is_deeper = True
+    while is_deeper:
+        is_deeper = False
+        for step, child in steps(part):
+            source = schema_source({**definitions, **child})
+            probes, chars = probes - 1, chars - len(source)
+            if probes < 0 or chars < 0:
+                break
+            child_fault = check.try_once(source)
             if child_fault is not None:
                 path, part, fault = (*path, *step), child, child_fault
+                is_deeper = True
                 break
-            if probes <= 0:
-                break
-        else:
-            break
-    raise SchemaError(path, fault)
+    return SchemaError(path, fault)
+
+
+def _schema_of(form: JsonFormat) -> dict[str, Any]:
+    return {"type": "object"} if form.schema is None else read_schema(form.schema)
 
 
 def json_path(path: tuple[str, ...]) -> str:
@@ -80,23 +129,7 @@ def json_path(path: tuple[str, ...]) -> str:
     return "$" + "".join(step.replace("'", '"') if step[0] == "[" else step for step in steps)
 
 
-def _alone(schema: Mapping[str, Any]) -> str:
-    return f"start: {json_rule(dict(schema))}\n"
-
-
-def _children(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    for word, value in schema.items():
-        inner: Iterator[tuple[tuple[str, ...], Any]] = iter(())
-        if word in ("properties", "patternProperties"):
-            inner = (((word, name), one) for name, one in value.items())
-        elif word in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            inner = (((word, str(index)), one) for index, one in enumerate(value))
-        elif word in ("items", "additionalProperties"):
-            inner = iter([((word,), value)])
-        yield from ((step, one) for step, one in inner if isinstance(one, Mapping))
-
-
-def _check_lark(source: str, compiler: GrammarCompiler) -> None:
+def _check_lark(source: str, check: GrammarCheck) -> None:
     bare = _QUOTED.sub("", source)
     num_operators = bare.count("&") + bare.count("~")
     if len(source) > MAX_LARK_CHARS:
@@ -112,6 +145,6 @@ def _check_lark(source: str, compiler: GrammarCompiler) -> None:
     elif not _START.search(source):
         fault = "there is no rule named start"
     else:
-        fault = compiler.fault(source)
+        fault = check.fault(source)
     if fault is not None:
         raise SchemaError((), fault)

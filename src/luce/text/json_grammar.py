@@ -7,6 +7,7 @@ import logging
 import re
 from typing import Any
 
+from luce.text.schema_apart import open_apart
 from luce.text.schema_closing import close_objects
 from luce.text.schema_error import SchemaError
 from luce.text.schema_reader import SchemaReader
@@ -33,9 +34,7 @@ def read_schema(schema: Any) -> dict[str, Any]:
         SchemaError: output cannot be held to it.
     """
     clean = SchemaReader(schema).read()
-    check_shape(clean)
-    close_objects(clean)
-    return clean
+    return _fit(clean)
 
 
 def read_schema_leniently(schema: Any, name: str) -> dict[str, Any]:
@@ -46,15 +45,20 @@ def read_schema_leniently(schema: Any, name: str) -> dict[str, Any]:
     """
     reader = SchemaReader(schema, is_lenient=True)
     try:
-        clean = reader.read()
-        check_shape(clean)
-        close_objects(clean)
+        clean = _fit(reader.read())
     except SchemaError as error:
         _log.info("tool schema is not enforced", extra={"tool": name, "why": error.why})
         return {"type": "object"}
     if reader.dropped:
         dropped = ", ".join(".".join(path) for path in reader.dropped[:8])
         _log.info("tool schema is enforced in part", extra={"tool": name, "without": dropped})
+    return clean
+
+
+def _fit(clean: dict[str, Any]) -> dict[str, Any]:
+    check_shape(clean)
+    close_objects(clean)
+    open_apart(clean)
     return clean
 
 

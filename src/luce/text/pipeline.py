@@ -104,7 +104,8 @@ class OutputPipeline:
         if finish is not None and not self.stopped:
             self._completion_tokens += finish == "stop"
             self._detokenizer.flush()
-            self._answer.finish(is_cut=finish == "length")
+            is_cut = finish == "length"
+            self._answer.finish(is_cut=is_cut, in_close=is_cut and self._is_closing)
         events = self._answer.take_events()
         if self.stopped:
             events.append(self._finish("stop"))
@@ -148,6 +149,12 @@ class OutputPipeline:
         """In open reasoning beyond the budget the worker writes the closing text."""
         if self._completion_tokens >= budget.max_tokens and token_id == budget.forced_ids[0]:
             self._close_kind = "hard"
+
+    @property
+    def _is_closing(self) -> bool:
+        """Whether the worker closes the reasoning, for all that is known."""
+        budget = self._budget
+        return budget is not None and self._completion_tokens > budget.max_tokens
 
     def _finish(self, reason: FinishKind) -> Finished:
         self._finished = True

@@ -46,8 +46,11 @@ remainder."""
 MAX_COUNT = 1_000_000
 """Lengths and numbers of items."""
 MAX_INTEGER = 9_200_000_000_000_000_000
-"""Where a schema sets no bounds: what a signed word of 64 bits holds. Small models write digits
-until their budget is used up if nothing ends the number."""
+"""Integers are between this and its negative: what a signed word of 64 bits holds. Small models
+write digits until their budget is used up if nothing ends the number."""
+
+_LOW = ("minimum", "exclusiveMinimum")
+_HIGH = ("maximum", "exclusiveMaximum")
 
 _ANNOTATION = object()
 
@@ -112,8 +115,27 @@ class SchemaReader:
             self._count_text(key, path)
             self._keyword(clean, key, given, (*path, key), depth + 1)
         self._old_tuple(clean)
-        _bound_integer(clean)
+        self._bound_numbers(clean, path)
         return clean
+
+    def _bound_numbers(self, clean: Clean, path: Path) -> None:
+        """Refuse bounds the compiler cannot count with; end integers where it does."""
+        kinds = clean.get("type", ())
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
+        is_integer = "integer" in kinds and "number" not in kinds
+        for words, side in ((_LOW, 1), (_HIGH, -1)):
+            for word in words:
+                bound = clean.get(word, 0) * side
+                if abs(bound) <= MAX_INTEGER:
+                    continue
+                del clean[word]
+                if bound > 0 or not is_integer:  # Else ours is narrower, and takes its place.
+                    why = f"bounds of numbers are from -{MAX_INTEGER} to {MAX_INTEGER}"
+                    self._refuse((*path, word), why)
+        if is_integer and not clean.keys() & set(_LOW):
+            clean["minimum"] = -MAX_INTEGER
+        if is_integer and not clean.keys() & set(_HIGH):
+            clean["maximum"] = MAX_INTEGER
 
     def _keyword(self, clean: Clean, key: str, given: Any, path: Path, depth: int) -> None:
         if key in _READERS:
@@ -317,18 +339,6 @@ def _regex(pattern: str, path: Path) -> None:
 def _says_nothing(key: str, given: Any) -> bool:
     """Whether a keyword that cannot be enforced allows everything."""
     return given is (not key.startswith("unique")) and key.startswith(("unique", "unevaluated"))
-
-
-def _bound_integer(clean: Clean) -> None:
-    kinds = clean.get("type", ())
-    kinds = (kinds,) if isinstance(kinds, str) else kinds
-    if "integer" not in kinds or "number" in kinds:
-        return
-    low = max(clean.get("minimum", -MAX_INTEGER), clean.get("exclusiveMinimum", -MAX_INTEGER))
-    high = min(clean.get("maximum", MAX_INTEGER), clean.get("exclusiveMaximum", MAX_INTEGER))
-    if -MAX_INTEGER <= low <= high <= MAX_INTEGER:
-        clean.setdefault("minimum", -MAX_INTEGER)
-        clean.setdefault("maximum", MAX_INTEGER)
 
 
 def _unescaped(step: str) -> str:

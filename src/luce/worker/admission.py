@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from luce.protocol import messages as wire
+from luce.protocol.sampling import GrammarSpec
 from luce.scheduler.outcome import Admitted
 from luce.scheduler.scheduler import Scheduler
 from luce.worker import convert
 from luce.worker.grammar_desk import GrammarDesk
-from luce.worker.ports import GrammarChecked, Post
+from luce.worker.ports import GrammarChecked, LoopOptions, Post
+from luce.worker.residency import Residency
 
 
 class Admission:
@@ -16,18 +20,30 @@ class Admission:
     Args:
         scheduler: decides.
         grammars: compiles.
+        residency: whether the model is there.
         post: where answers go.
-        vocab_size: token ids are below it.
+        options: numbers of the model.
     """
 
     def __init__(
-        self, scheduler: Scheduler, grammars: GrammarDesk, post: Post, vocab_size: int
+        self,
+        scheduler: Scheduler,
+        grammars: GrammarDesk,
+        residency: Residency,
+        post: Post,
+        options: LoopOptions,
     ) -> None:
         self._scheduler = scheduler
         self._grammars = grammars
         self._post = post
-        self._vocab_size = vocab_size
+        self._options = options
         self._is_draining = False
+        self._residency = residency
+
+    @property
+    def holds_requests(self) -> bool:
+        """Whether a request is not at its end."""
+        return self._scheduler.has_work or not self._grammars.is_idle
 
     def drain(self) -> None:
         """Admit nothing more."""
@@ -40,7 +56,7 @@ class Admission:
 
     def submit(self, submit: wire.Submit) -> None:
         """A request has come."""
-        if submit.sampling.grammar is None or self._is_draining:
+        if submit.sampling.grammar is None or self._is_closed:
             self._post.send(self._admit(submit))
         else:
             self._grammars.ask(submit)
@@ -51,7 +67,7 @@ class Admission:
         if submit is None:
             return
         if checked.error is None:
-            self._post.send(self._admit(submit))
+            self._post.send(self._admit(submit, checked.grammar))
         else:
             self._post.send(convert.failed(submit.request_id, checked.error))
 
@@ -62,13 +78,24 @@ class Admission:
         else:
             self._scheduler.cancel(request_id)
 
-    def _admit(self, submit: wire.Submit) -> wire.Admitted | wire.Refused:
-        if self._is_draining:
+    @property
+    def _is_closed(self) -> bool:
+        return self._is_draining or self._residency.is_evicted
+
+    def _admit(
+        self, submit: wire.Submit, grammar: GrammarSpec | None = None
+    ) -> wire.Admitted | wire.Refused:
+        if self._is_closed:
             return wire.Refused(submit.request_id, "draining")
-        prompt = convert.prompt_ids(submit, self._vocab_size)
+        prompt = convert.prompt_ids(submit, self._options.vocab_size)
         if isinstance(prompt, wire.Refused):
             return prompt
-        result = self._scheduler.submit(submit.request_id, prompt, submit.sampling)
+        sampling = convert.with_layers(submit, self._options.num_layers, self._options.hidden_size)
+        if isinstance(sampling, wire.Refused):
+            return sampling
+        # What was compiled lives as long as the sequence, however long that waits for blocks.
+        sampling = replace(sampling, grammar=grammar)
+        result = self._scheduler.submit(submit.request_id, prompt, sampling)
         if not isinstance(result, Admitted):
             return convert.refusal(submit.request_id, result)
         return wire.Admitted(submit.request_id, result.cached_tokens)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from luce.errors import ApiError
 from luce.observability.memory import resident_bytes
 from luce.protocol import messages as wire
+from luce.protocol.frames import MAX_FRAME_BYTES
 from luce.protocol.paths import text_to_wire
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.outcome import (
@@ -17,12 +19,17 @@ from luce.scheduler.outcome import (
     Rejected,
     RetiredSequence,
     SchedulerStats,
+    SequenceDelta,
     StepOutcome,
 )
 
 MAX_LOGPROBS = 20
 
+MAX_HIDDEN_BYTES = MAX_FRAME_BYTES - (1 << 16)
+"""Of one request: its states come in one frame."""
+
 _TOKEN = np.dtype("<i4")
+_HIDDEN = np.dtype("<f4")
 
 
 def prompt_ids(submit: wire.Submit, vocab_size: int) -> tuple[int, ...] | wire.Refused:
@@ -40,6 +47,23 @@ def prompt_ids(submit: wire.Submit, vocab_size: int) -> tuple[int, ...] | wire.R
     return _invalid(submit, problem) if problem else tuple(ids.tolist())
 
 
+def with_layers(
+    submit: wire.Submit, num_layers: int, hidden_size: int
+) -> SamplingParams | wire.Refused:
+    """Parameters with the layers to be read counted from 0, or why they cannot be read."""
+    sampling = submit.sampling
+    read = sampling.hidden
+    if read is None:
+        return sampling
+    if not read.layers or not all(-num_layers <= each < num_layers for each in read.layers):
+        return _invalid(submit, f"layers must be {-num_layers} to {num_layers - 1}.")
+    nbytes = len(read.layers) * hidden_size * _HIDDEN.itemsize * (2 if read.wants_mean else 1)
+    if nbytes > MAX_HIDDEN_BYTES:
+        return _invalid(submit, f"{len(read.layers)} layers are too many for one answer.")
+    layers = tuple(each % num_layers for each in read.layers)
+    return replace(sampling, hidden=replace(read, layers=layers))
+
+
 def _problem_of(sampling: SamplingParams, vocab_size: int) -> str:
     """What is wrong with parameters that the engine would index tables with; empty: nothing."""
     for token_id, bias in sampling.logit_bias.items():
@@ -47,8 +71,11 @@ def _problem_of(sampling: SamplingParams, vocab_size: int) -> str:
             return f"logit_bias names token {token_id}, not below {vocab_size}."
         if not math.isfinite(bias):
             return f"logit_bias of token {token_id} is {bias}; send a number."
-    forced = sampling.reasoning.forced_ids if sampling.reasoning is not None else ()
-    for name, ids in (("stop_token_ids", sampling.stop_token_ids), ("forced_ids", forced)):
+    lists = [("stop_token_ids", sampling.stop_token_ids)]
+    if sampling.reasoning is not None:
+        halves = () if sampling.reasoning.texts is None else sampling.reasoning.texts.half_ids
+        lists += [("forced_ids", ids) for ids in (sampling.reasoning.forced_ids, *halves)]
+    for name, ids in lists:
         outside = next((i for i in ids if not 0 <= i < vocab_size), None)
         if outside is not None:
             return f"{name} has token {outside}; ids are 0 to {vocab_size - 1}."
@@ -72,18 +99,23 @@ def refusal(request_id: str, result: Busy | NeverFits | Rejected) -> wire.Refuse
     return wire.Refused(request_id, "failed", "InvalidRequest", detail)
 
 
-def step_output(step: int, outcome: StepOutcome) -> wire.StepOutput:
-    """One frame for all deltas of a step."""
-    deltas = [
-        wire.SeqDelta(
-            delta.request_id,
-            list(delta.token_ids),
-            delta.finish,
-            None if delta.logprobs is None else list(delta.logprobs),
-        )
-        for delta in outcome.deltas
+def step_outputs(step: int, outcome: StepOutcome) -> list[wire.StepOutput]:
+    """One frame for all deltas of a step; hidden states are large and get one each."""
+    plain = [_delta(delta) for delta in outcome.deltas if delta.hidden is None]
+    frames = [wire.StepOutput(step, plain)] if plain else []
+    return frames + [
+        wire.StepOutput(step, [_delta(delta)]) for delta in outcome.deltas if delta.hidden
     ]
-    return wire.StepOutput(step, deltas)
+
+
+def _delta(delta: SequenceDelta) -> wire.SeqDelta:
+    return wire.SeqDelta(
+        delta.request_id,
+        list(delta.token_ids),
+        delta.finish,
+        None if delta.logprobs is None else list(delta.logprobs),
+        delta.hidden,
+    )
 
 
 def retired(sequence: RetiredSequence) -> wire.Retired:
@@ -122,6 +154,11 @@ def stats(scheduler: SchedulerStats) -> wire.Stats:
             generated_tokens=scheduler.generated_tokens,
             prefix_query_tokens=kv.query_tokens,
             prefix_hit_tokens=kv.hit_tokens,
+            prefix_host_blocks=kv.host_blocks,
+            prefix_recalled_blocks=kv.recalled_blocks,
+            used_checkpoints=kv.used_checkpoints,
+            total_checkpoints=kv.total_checkpoints,
+            restored_checkpoints=kv.restored_checkpoints,
             preemptions=scheduler.preemptions,
             rss_bytes=resident_bytes() or 0,
         )

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from luce.engine.options import EngineInfo, EngineOptions
+from luce.kv.host_tier import BlockStore
 from luce.kv.manager import KVManager
-from luce.kv.spec import blocks_for
+from luce.kv.spec import blocks_for, checkpoint_slots
 from luce.protocol import messages as wire
 from luce.protocol.paths import path_from_wire
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.scheduler import Scheduler
+from luce.sizing.host_memory import available_bytes
 from luce.worker.ports import Post, StepEngine
 
 PROGRESS_INTERVAL_NS = 100_000_000
@@ -23,6 +25,8 @@ PROGRESS_INTERVAL_NS = 100_000_000
 QUANTUM_TOKENS = 128
 """Prompt tokens dealt to a sequence before the next one's turn, rounded up to whole blocks."""
 _SEED_BITS = 64
+_SNAPSHOT_CONTEXTS = 3
+_SNAPSHOT_SHARE = 4
 
 
 class LoadStopped(Exception):
@@ -100,6 +104,8 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
         block_tokens=spec.block_tokens,
         cache_type_k=spec.cache_type_k,
         cache_type_v=spec.cache_type_v,
+        cpu_exact=spec.cpu_exact,
+        num_checkpoints=checkpoint_slots(spec.max_concurrency, spec.prefix_cache),
     )
     engine = Engine.load(options, progress)
     try:
@@ -108,19 +114,40 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
         engine.close()
         raise
     info = engine.resolved
+    store = engine.host_blocks(snapshot_bytes(spec, info, available_bytes()))
     return LoadedModel(
         engine=engine,
-        scheduler=_scheduler(spec, info),
+        scheduler=_scheduler(spec, info, store),
         depth=0 if info.device.startswith("cpu") else 1,
-        ready=_ready(info),
+        ready=_ready(info, engine.peak_bytes),
     )
 
 
-def _scheduler(spec: wire.LoadSpec, info: EngineInfo) -> Scheduler:
-    # A prefix hit of a model with recurrent states needs a saved one at its end.
-    prefix_cache = spec.prefix_cache and info.state is None
+def snapshot_bytes(spec: wire.LoadSpec, info: EngineInfo, available: int) -> int:
+    """Host memory for prefixes.
+
+    By itself: three full contexts and, with recurrent states, twice as many states as there are
+    rows and one more; at most this model's share of a quarter of what is available.
+    """
+    if spec.prefix_snapshot_bytes is not None:
+        return spec.prefix_snapshot_bytes
+    wanted = (
+        _SNAPSHOT_CONTEXTS * info.max_ctx * info.kv_bytes // (info.num_blocks * info.block_tokens)
+    )
+    if info.state is not None:
+        # States get half of what there is.
+        wanted = max(wanted, 2 * (2 * info.max_rows + 1) * info.state.bytes_per_slot)
+    return min(wanted, available // _SNAPSHOT_SHARE // spec.num_models)
+
+
+def _scheduler(spec: wire.LoadSpec, info: EngineInfo, store: BlockStore) -> Scheduler:
     kv = KVManager(
-        info.num_blocks, info.block_tokens, spec.path.encode(), prefix_cache=prefix_cache
+        info.num_blocks,
+        info.block_tokens,
+        spec.path.encode(),
+        prefix_cache=spec.prefix_cache,
+        num_checkpoints=None if info.state is None else info.num_checkpoints,
+        store=store if store.num_blocks else None,
     )
     limits = SchedulerLimits(
         max_rows=info.max_rows,
@@ -131,7 +158,7 @@ def _scheduler(spec: wire.LoadSpec, info: EngineInfo) -> Scheduler:
     return Scheduler(kv, limits, time.monotonic_ns, lambda: secrets.randbits(_SEED_BITS))
 
 
-def _ready(info: EngineInfo) -> wire.Ready:
+def _ready(info: EngineInfo, peak_bytes: int) -> wire.Ready:
     return wire.Ready(
         limits=wire.Limits(
             max_ctx=info.max_ctx,
@@ -146,4 +173,20 @@ def _ready(info: EngineInfo) -> wire.Ready:
         kv_bytes=info.kv_bytes,
         vocab_size=info.vocab_size,
         load_ms=0,
+        num_layers=info.num_layers,
+        hidden_size=info.hidden_size,
+        layers=_layers(info),
+        peak_bytes=peak_bytes,
+    )
+
+
+def _layers(info: EngineInfo) -> wire.LayerMemory | None:
+    if info.kv is None:
+        return None
+    return wire.LayerMemory(
+        pattern=info.layer_pattern,
+        kv_bytes_per_token=info.kv.bytes_per_token,
+        state_bytes_per_sequence=0 if info.state is None else info.state.bytes_per_slot,
+        state_bytes=info.state_bytes,
+        num_checkpoints=info.num_checkpoints,
     )

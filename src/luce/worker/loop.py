@@ -26,6 +26,7 @@ from luce.worker.ports import (
     Post,
     StepEngine,
 )
+from luce.worker.residency import Residency
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class WorkerLoop:
         self._post = post
         self._options = options
         self._grammars = GrammarDesk(engine, post)
-        self._admission = Admission(scheduler, self._grammars, post, options.vocab_size)
+        self._residency = Residency(engine, scheduler, options.clock_ns)
+        self._admission = Admission(scheduler, self._grammars, self._residency, post, options)
         self._under_way: deque[tuple[StepPlan, PendingStep]] = deque()
         self._stop_at_ns: int | None = None
         self._stats_at_ns = 0
@@ -92,6 +94,9 @@ class WorkerLoop:
         self._is_idle = self._is_idle and not self._scheduler.has_work
 
     def _control(self, control: wire.Control) -> None:
+        if control.op in ("evict", "reinstate"):
+            self._change_residency(control)
+            return
         if control.op == "drain":
             self._admission.drain()
         else:
@@ -102,6 +107,16 @@ class WorkerLoop:
                 raise
             self._send_stats()
         self._post.send(wire.ControlDone(control.op_id))
+
+    def _change_residency(self, control: wire.Control) -> None:
+        try:
+            done = self._residency.change(control, is_busy=self._admission.holds_requests)
+        except Exception:
+            detail = "The model's process failed; its log has the details."
+            self._post.send(wire.ControlDone(control.op_id, detail))
+            raise
+        self._post.send(done)
+        self._send_stats()
 
     # --- step ------------------------------------------------------------------------------
 
@@ -120,8 +135,8 @@ class WorkerLoop:
     def _emit(self, plan: StepPlan, result: StepResult) -> None:
         self._failed_steps = 0
         outcome = self._scheduler.apply(plan, result)
-        if outcome.deltas:
-            self._post.send(convert.step_output(plan.step, outcome))
+        for output in convert.step_outputs(plan.step, outcome):
+            self._post.send(output)
         for sequence in outcome.retired:
             if sequence.finish == "error":
                 extra = {"request_id": sequence.request_id, "error": sequence.detail}

@@ -102,7 +102,13 @@ def _serve_model(spec: wire.LoadSpec, mailbox: Mailbox) -> None:
         gc.freeze()
         load_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         ready = msgspec.structs.replace(model.ready, load_ms=load_ms)
-        loop_options = LoopOptions(ready.vocab_size, model.depth, time.monotonic_ns)
+        loop_options = LoopOptions(
+            ready.vocab_size,
+            model.depth,
+            time.monotonic_ns,
+            ready.num_layers,
+            ready.hidden_size,
+        )
         mailbox.send(ready)
         WorkerLoop(model.engine, model.scheduler, mailbox, loop_options).run()
     finally:

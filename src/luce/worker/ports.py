@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from luce.errors import ApiError
 from luce.protocol import messages as wire
@@ -21,6 +21,22 @@ class PendingStep(Protocol):
         Raises:
             ApiError: the step failed; nothing of it may be used, the engine can go on.
         """
+
+
+KeptLevel = Literal["warm", "host", "cold"]
+"""Of `messages.EvictionLevel` what a model on one device can keep."""
+
+
+class KeptMemory(Protocol):
+    """What an evicted model holds, in bytes."""
+
+    @property
+    def device_bytes(self) -> int:
+        """On its device."""
+
+    @property
+    def host_bytes(self) -> int:
+        """Weights in host memory."""
 
 
 class StepEngine(Protocol):
@@ -41,20 +57,46 @@ class StepEngine(Protocol):
         This and `check_grammar` are called from one thread beside the engine's.
         """
 
-    def check_grammar(self, grammar: GrammarSpec) -> None:
+    def check_grammar(self, grammar: GrammarSpec) -> GrammarSpec:
         """Compile a grammar before its sequence is admitted.
+
+        Returns:
+            The same, holding what was compiled: the sequence comes with this one.
 
         Raises:
             ApiError: this grammar cannot be followed.
         """
 
+    def evict(self, level: KeptLevel, save: Callable[[], None]) -> KeptMemory:
+        """Give memory back; no step is under way, and none comes until `reinstate`.
+
+        Args:
+            level: what is kept; of an evicted model less can be kept than before, never more.
+            save: called when nothing can fail any more, while blocks still hold what they held.
+
+        Raises:
+            LuceError: it cannot; nothing was changed.
+        """
+
+    def reinstate(self) -> None:
+        """Serve again, in the same layout; nothing is known of any row or block.
+
+        Raises:
+            LuceError: it cannot; the model is as evicted as before.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class GrammarChecked:
-    """A request's grammar is compiled, or cannot be followed; comes from a thread of our own."""
+    """A request's grammar is compiled, or cannot be followed; comes from a thread of our own.
+
+    Attributes:
+        grammar: what was compiled; None if it cannot be followed.
+    """
 
     submit: wire.Submit
-    error: ApiError | None
+    grammar: GrammarSpec | None
+    error: ApiError | None = None
 
 
 Incoming = wire.ToWorker | GrammarChecked
@@ -82,8 +124,12 @@ class LoopOptions:
         vocab_size: token ids are below it.
         depth: steps started before the oldest one's result is taken; 0 or 1.
         clock_ns: monotonic nanoseconds.
+        num_layers: blocks whose hidden states can be read.
+        hidden_size: numbers of one.
     """
 
     vocab_size: int
     depth: int
     clock_ns: Callable[[], int]
+    num_layers: int = 0
+    hidden_size: int = 0

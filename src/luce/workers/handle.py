@@ -13,7 +13,6 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -33,6 +32,7 @@ from luce.protocol import messages as wire
 from luce.protocol.frames import FrameConnection, FrameGarbage, FrameTooLarge
 from luce.protocol.paths import path_to_wire, text_to_wire
 from luce.protocol.sampling import SamplingParams
+from luce.workers.open_control import OpenControl
 from luce.workers.open_request import OpenRequest, WorkerRefusal
 from luce.workers.stream import WorkerStream
 from luce.workers.vocabulary_lesson import VocabularyLesson, VocabularySource
@@ -53,10 +53,15 @@ class WorkerState(enum.Enum):
     READY = "ready"
     DRAINING = "draining"
     """Admits nothing more; running requests end."""
+    EVICTED = "evicted"
+    """The process lives and its model has left the device."""
     LOST = "lost"
     """The process died; the supervisor starts another after a while."""
     STOPPED = "stopped"
     """Ended on purpose."""
+
+
+_STATE_AFTER = {"evict": WorkerState.EVICTED, "reinstate": WorkerState.READY}
 
 
 @dataclass(slots=True)
@@ -66,7 +71,7 @@ class _Connection:
     frames: FrameConnection
     lesson: VocabularyLesson
     requests: dict[str, OpenRequest] = field(default_factory=dict)
-    controls: dict[int, asyncio.Future[None]] = field(default_factory=dict)
+    controls: dict[int, OpenControl] = field(default_factory=dict)
     draining: bool = False
     stopping: bool = False
 
@@ -193,8 +198,14 @@ class WorkerHandle:
         if self._connection is not None and request_id in self._connection.requests:
             await asyncio.shield(self._connection.requests[request_id].settled)
 
-    async def control(self, op: wire.ControlOp) -> None:
+    async def control(
+        self, op: wire.ControlOp, level: wire.EvictionLevel | None = None
+    ) -> wire.ControlDone:
         """Run an operation on the whole worker and wait for its end.
+
+        Args:
+            op: which.
+            level: what an eviction keeps.
 
         Raises:
             InternalError: the operation failed; the message says how.
@@ -205,15 +216,20 @@ class WorkerHandle:
         if connection is None:
             raise ModelUnavailable(f"Model {self.name} is not running.")
         op_id = next(self._op_ids)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection.controls[op_id] = done
-        connection.frames.send(wire.Control(op_id, op))
+        control = connection.controls[op_id] = OpenControl(op)
+        connection.frames.send(wire.Control(op_id, op, level))
         if op == "drain":
             self._drain(connection)
         try:
-            await done
+            return await control.done
         finally:
             connection.controls.pop(op_id, None)
+
+    def freeze_layout(self) -> None:
+        """Every further process gets the sizes that the first one resolved."""
+        if self.limits is not None:
+            sizes = msgspec.structs.asdict(self.limits)
+            self._spec = msgspec.structs.replace(self._spec, **sizes)
 
     def shutdown(self, grace_s: float) -> None:
         """Tell the worker to finish what runs and exit; its end then counts as STOPPED."""
@@ -318,9 +334,9 @@ class WorkerHandle:
         elif isinstance(news, wire.LoadProgress):
             self.progress = news
         elif isinstance(news, wire.ControlDone):
-            done = connection.controls.get(news.op_id)
-            if done is not None:
-                _answer(done, InternalError(news.error) if news.error else None)
+            control = connection.controls.get(news.op_id)
+            if control is not None:
+                self._on_control_done(control, news)
         elif isinstance(news, wire.Fault):
             self._on_fault(news)
         elif isinstance(news, wire.Hello):
@@ -328,6 +344,11 @@ class WorkerHandle:
         else:
             self.ready, self.progress, self.fault = news, None, None
             self.state = WorkerState.DRAINING if connection.draining else WorkerState.READY
+
+    def _on_control_done(self, control: OpenControl, news: wire.ControlDone) -> None:
+        control.answer(news)
+        if not news.error:
+            self.state = _STATE_AFTER.get(control.op, self.state)
 
     def _greet(self, connection: _Connection, hello: wire.Hello) -> None:
         self.pid = hello.pid
@@ -355,8 +376,8 @@ class WorkerHandle:
             self._keep_fault(reason)
         for request in connection.requests.values():
             request.lose(self._loss(connection))
-        for done in connection.controls.values():
-            _answer(done, self._loss(connection))
+        for control in connection.controls.values():
+            control.lose(self._loss(connection))
         self._down.set()
         self._set_state(WorkerState.STOPPED if connection.stopping else WorkerState.LOST)
 
@@ -377,13 +398,3 @@ class WorkerHandle:
         if connection.stopping:
             return ShuttingDown("The server is stopping.")
         return WorkerLost(f"Model {self.name} stopped while it held this request; try again.")
-
-
-def _answer(future: asyncio.Future[Any], error: Exception | None) -> None:
-    """Settle a future somebody awaits, unless its owner was cancelled."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -18,6 +18,8 @@ from typing import Protocol
 from luce.protocol.messages import LoadSpec
 
 WORKER_ARGUMENTS = ("-m", "luce.worker.main")
+# Placement knows devices by their PCI addresses; by itself CUDA puts the fastest first.
+_DEVICE_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _PUMP_BYTES = 65536
 _PUMP_PATIENCE_S = 1.0
 
@@ -92,7 +94,7 @@ class ProcessLauncher:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **self._env},
+                env={**os.environ, **_DEVICE_ORDER, **self._env},
                 start_new_session=True,
             )
         except BaseException:

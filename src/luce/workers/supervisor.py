@@ -80,6 +80,11 @@ class Supervisor:
         self._ready_ns: int | None = None
         self._came_up = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._wanted = True
+        self._nudge = asyncio.Event()
+        self._reaped = asyncio.Event()
+        self._reaped.set()
+        self._attempt: asyncio.Future[None] | None = None
         self.handle.on_change.append(self._note_ready)
 
     def start(self) -> None:
@@ -106,6 +111,43 @@ class Supervisor:
         if not self._came_up.is_set():
             raise WorkerStartError(f"Model {self._spec.name} was stopped before it had loaded.")
 
+    def rest(self) -> None:
+        """Do not start another process when this one ends."""
+        self._wanted = False
+        self._nudge.set()
+
+    def stay_up(self) -> None:
+        """Start another process when this one ends; the way it is at the beginning."""
+        self._wanted = True
+        self._nudge.set()
+
+    async def bring_up(self) -> None:
+        """Start a process where there is none and wait until it serves; once, without retry.
+
+        Raises:
+            StartupError: it did not come up; there is none again.
+        """
+        if self._task is None:
+            self.start()
+        self._attempt = asyncio.get_running_loop().create_future()
+        self.stay_up()
+        try:
+            await self._attempt
+        finally:
+            self._attempt = None
+
+    async def put_down(self) -> None:
+        """End the process, if there is one, and start no other; it is reaped on return."""
+        self.rest()
+        if self._process is None:
+            return
+        self.handle.shutdown(0)
+        down = asyncio.ensure_future(self.handle.wait_down())
+        if not await self._ends_within(down, SHUTDOWN_MARGIN_S):
+            self.handle.disconnect(WorkerLost(f"Model {self._spec.name} is unloaded."))
+        await down
+        await self._reaped.wait()
+
     async def stop(self, grace_s: float) -> None:
         """End the worker: Shutdown and its grace, then SIGTERM, then SIGKILL.
 
@@ -113,6 +155,7 @@ class Supervisor:
         grace while it runs.
         """
         self._stopping.set()
+        self._nudge.set()
         if self.handle.state is not WorkerState.STOPPED:
             self.handle.shutdown(grace_s)
         if self._task is not None:
@@ -130,23 +173,35 @@ class Supervisor:
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
+            while not (self._wanted or self._stopping.is_set()):
+                self._nudge.clear()
+                await self._nudge.wait()
+            if self._stopping.is_set():
+                break
             code = await self._run_process()
             if self._stopping.is_set():
-                return
-            if not self._came_up.is_set():
+                break
+            if self._attempt is not None and not self._attempt.done():
+                self._wanted = False
+                self._attempt.set_exception(self._start_failure(code))
+            elif self._wanted and not self._came_up.is_set():
                 self.failed = self._start_failure(code)
                 return
-            await self._pause(self._backoff.pause_s(self._healthy_s()), code)
+            elif self._wanted:
+                await self._pause(self._backoff.pause_s(self._healthy_s()), code)
+        if self._attempt is not None and not self._attempt.done():
+            self._attempt.set_exception(WorkerStartError(f"{self._spec.name} was stopped."))
 
     async def _pause(self, seconds: float, code: int | None) -> None:
         extra = {"model": self._spec.name, "exit": _describe(code), "pause_s": seconds}
         log.error("worker restarts after a pause", extra=extra)
         self.pause_s = seconds
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        self._nudge.clear()
+        nudged = asyncio.ensure_future(self._nudge.wait())
         try:
-            self.num_restarts += not await self._ends_within(stopping, seconds)
+            self.num_restarts += not await self._ends_within(nudged, seconds)
         finally:
-            stopping.cancel()
+            nudged.cancel()
             self.pause_s = None
 
     async def _run_process(self) -> int | None:
@@ -162,6 +217,7 @@ class Supervisor:
             )
             return None
         self._process = process
+        self._reaped.clear()
         try:
             if self._stopping.is_set():
                 process.sock.close()
@@ -176,6 +232,7 @@ class Supervisor:
             code = await self._reap(process)
             process.sock.close()
             self._process = None
+            self._reaped.set()
         return code
 
     async def _reap(self, process: WorkerProcess) -> int:
@@ -210,6 +267,8 @@ class Supervisor:
         if self.handle.state is WorkerState.READY and self._ready_ns is None:
             self._ready_ns = self._clock.now_ns()
             self._came_up.set()
+            if self._attempt is not None and not self._attempt.done():
+                self._attempt.set_result(None)
             log.info("worker ready", extra={"model": self._spec.name, "pid": self.handle.pid})
 
 

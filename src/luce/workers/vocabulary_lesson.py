@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from luce.errors import UnsupportedFeature
+from luce.errors import InternalError, UnsupportedFeature
 from luce.protocol import messages as wire
 from luce.protocol.frames import FrameConnection, FrameTooLarge
 from luce.workers.open_request import WorkerRefusal
 
 if TYPE_CHECKING:
     from luce.text.vocabulary import TokenVocabulary
+
+_log = logging.getLogger(__name__)
 
 VocabularySource = Callable[[], "TokenVocabulary"]
 """Lists the model's tokens; may take half a second, so it is called in a thread."""
@@ -29,7 +32,7 @@ class VocabularyLesson:
         """Return when the process has been sent the vocabulary; the first caller has it sent.
 
         Raises:
-            WorkerRefusal: there is no vocabulary, or it is too large to send.
+            WorkerRefusal: there is no vocabulary, it cannot be listed, or is too large to send.
         """
         if source is None:
             raise _refusal("The model's tokens are not known, so it follows no schema or grammar.")
@@ -39,7 +42,13 @@ class VocabularyLesson:
         await asyncio.shield(self._task)
 
     async def _send(self, source: VocabularySource) -> None:
-        known = await asyncio.to_thread(source)
+        try:
+            known = await asyncio.to_thread(source)
+        except Exception as error:  # Whatever a model's files bring about; the next one tries anew.
+            self._task = None
+            _log.exception("the model's tokens cannot be listed")
+            failure = InternalError("The model's tokens cannot be listed; the log has the details.")
+            raise WorkerRefusal("failed", failure, str(failure)) from error
         message = wire.Vocabulary(known.tokens, list(known.control_ids), list(known.end_ids))
         try:
             self._frames.send(message)

@@ -35,7 +35,10 @@ def test_forms_without_and_with_an_optional_value() -> None:
 def test_no_flag_is_listed_that_does_not_exist() -> None:
     known = {flag for option in ALL for flag in option.spellings}
     listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", server_help()))
-    assert listed == known | {"--model", "--demo", "--help", "--version"}
+    assert listed == known | {
+        *("--model", "--demo", "--help", "--version"),
+        *("--list-devices", "--print-profile", "--luce-mix"),
+    }
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:

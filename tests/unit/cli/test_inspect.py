@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from luce.cli.inspect import inspect, summarize
 from luce.errors import ModelFileError
 from luce.testing import gguf_bytes as gb
 from luce.testing.gguf_bytes import GgufBytes, entry, tensor
-from luce.testing.tiny_models import tiny_llama, tiny_qwen3
+from luce.testing.tiny_models import tiny_llama, tiny_qwen3, tiny_qwen35, tiny_qwen35moe
 
 
 def _as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -147,3 +148,32 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF\3\0\0\0")
     with pytest.raises(ModelFileError, match="the tensor count needs 8 bytes"):
         inspect(path, as_json=True)
+
+
+def test_what_layers_are_and_keep(tmp_path: Path) -> None:
+    dense = summarize(tiny_qwen3(tmp_path / "dense")).layers
+    assert dense is not None
+    # Keys and values of 3 layers with 2 heads of 32 numbers of 2 bytes.
+    assert dataclasses.astuple(dense) == ("3 full attention", 2 * 3 * 2 * 32 * 2, 0)
+    hybrid = summarize(tiny_qwen35(tmp_path / "hybrid")).layers
+    assert hybrid is not None
+    state = 3 * (3 * (2 * 2 * 16 + 6 * 32) * 2 + 6 * 16 * 32 * 4)
+    assert dataclasses.astuple(hybrid) == (
+        "3 linear attention + 1 full attention",
+        2 * 2 * 32 * 2,
+        state,
+    )
+
+
+@pytest.mark.parametrize("container", ["gguf", "safetensors"])
+def test_what_is_not_loaded_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], container: str
+) -> None:
+    path = tiny_qwen35moe(tmp_path, container=container, num_mtp_layers=1, has_vision=True)
+    assert inspect(path, as_json=False) == 0
+    output = capsys.readouterr().out
+    assert "multi-token prediction (" in output
+    assert ("vision tower (1 tensors)" in output) is (container == "safetensors")
+    assert "servable       yes" in output
+    assert "context        512 tokens" in output
+    assert "keeps          256 B a token, 40.5 KiB a sequence (16 bit)" in output

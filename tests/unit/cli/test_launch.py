@@ -14,6 +14,26 @@ WRITTEN: dict[str, tuple[list[str], Any]] = {
     "--load-balancing": (["--load-balancing"], True),
     "--no-load-balancing": (["--no-load-balancing"], False),
     "--load-balancing-primary-gpu": (["--load-balancing-primary-gpu", "cuda:1"], "cuda:1"),
+    "--routing-gateway": (["--routing-gateway", "gw"], Path("gw")),
+    "--routing-engine-port": (["--routing-engine-port", "9000"], 9000),
+    "--model-routing": (["--model-routing", "name"], "name"),
+    "--unknown-model": (["--unknown-model", "primary"], "primary"),
+    "--swap-residency": (["--swap-residency"], True),
+    "--no-swap-residency": (["--no-swap-residency"], False),
+    "--swap-keep-weights": (["--swap-keep-weights", "a,b"], "a,b"),
+    "--swap-host-mib": (["--swap-host-mib", "64"], 64),
+    "--swap-min-residency-ms": (["--swap-min-residency-ms", "50"], 50),
+    "--swap-max-wait-ms": (["--swap-max-wait-ms", "900"], 900),
+    "--swap-drain-timeout-s": (["--swap-drain-timeout-s", "9"], 9),
+    "--load-on-demand": (["--load-on-demand"], True),
+    "--no-load-on-demand": (["--no-load-on-demand"], False),
+    "--admission-policy": (["--admission-policy", "proceed"], "proceed"),
+    "--models-max": (["--models-max", "2"], 2),
+    "--idle-unload-s": (["--idle-unload-s", "60"], 60),
+    "--pin": (["--pin", "a"], ("a",)),
+    "--preload": (["--preload", "b"], ("b",)),
+    "--device-memory": (["--device-memory", "cpu:0=1GiB"], ("cpu:0=1GiB",)),
+    "--device-inventory": (["--device-inventory", "d.toml"], Path("d.toml")),
     "--config": (["--config", "luce.toml"], Path("luce.toml")),
     "--print-config": (["--print-config"], "text"),
 }
@@ -64,6 +84,13 @@ def test_values_after_an_equals_sign(word: str, flag: str, value: object) -> Non
 
 def test_a_value_that_may_be_left_out_is_never_the_next_word() -> None:
     assert read_launch(["--print-config", "json"]).words == ("json",)
+
+
+def test_a_list_takes_every_value_in_order() -> None:
+    words = "--device-memory cpu:0=1GiB a.gguf --device-memory=cuda:0=2GiB".split()
+    launch = read_launch(words)
+    assert launch.routing == {"device_memory": ("cpu:0=1GiB", "cuda:0=2GiB")}
+    assert launch.words == ("a.gguf",)
 
 
 def test_the_last_form_of_a_switch_counts() -> None:

@@ -119,7 +119,7 @@ def test_print_config_prints_and_serves_nothing(
 ) -> None:
     assert server_main(f"{TWO} {flag}".split()) == 0
     output = capsys.readouterr()
-    assert output.out.startswith("the launch\n  --load-balancing ")
+    assert output.out.startswith("the launch\n  --model-routing ")
     assert "block 2 (small): unused" in output.out
     assert output.err.startswith("luce_server: note: only block 1 (big) is served")
     assert served == []
@@ -175,7 +175,7 @@ def test_a_repeated_option_is_said(
         ("--config nowhere.toml", "cannot read nowhere.toml: No such file or directory"),
         ("a --model b --model-name auto", "block 2 (auto)"),
         ("a --model b --model-name b --chunk 1", "block 2 (b): --chunk: 1 is out of range"),
-        ("a --target-device auto", "'auto' names no device"),
+        ("a --target-device auto:0", "'auto:0' names no device"),
         ("a --primary-gpu cpu:0", "unknown option --primary-gpu"),
         ("a --next-model b", "unknown option --next-model; did you mean --model?"),
         ("a --load-balancing-next-model b", "unknown option --load-balancing-next-model"),
@@ -272,7 +272,7 @@ def test_unknown_subcommand(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert part in error
-    assert "serve, inspect, bench" in error
+    assert "serve, devices, plan, inspect, bench" in error
 
 
 def test_inspect_is_called_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ ALL = MODEL_OPTIONS + LISTENER_OPTIONS
 
 WRITTEN: dict[str, tuple[str | None, Any]] = {
     "--model-name": ("small", "small"),
+    "--profile": ("small-cpu", "small-cpu"),
     "--max-ctx": ("4096", 4096),
     "--max-concurrency": ("8", 8),
     "--kv-pool-tokens": ("16384", 16384),
@@ -39,6 +40,9 @@ WRITTEN: dict[str, tuple[str | None, Any]] = {
     "--cache-type-v": ("q4_0", "q4_0"),
     "--prefix-cache": (None, True),
     "--no-prefix-cache": (None, False),
+    "--prefix-snapshot-memory": ("2GiB", "2GiB"),
+    "--cpu-exact": (None, True),
+    "--no-cpu-exact": (None, False),
     "--host": ("0.0.0.0", "0.0.0.0"),
     "--port": ("9000", 9000),
     "--uds": ("luce.sock", Path("luce.sock")),

@@ -81,7 +81,7 @@ def test_server_options_count_from_the_first_block_even_if_it_is_not_served() ->
         ("--load-balancing a --model-name big --target-device cpu", "only block 1 (big)"),
         ("--load-balancing a --model b", "block 1 (luce): --load-balancing needs a --target-dev"),
         (f"--load-balancing {TWO} --target-device auto",
-         "block 2 (small): --target-device: 'auto' names no device"),
+         "block 2 (small): --target-device auto chooses for one model"),
         (f"--load-balancing {TWO} --model-name BIG", "--model-name must be unique: block 1 (big)"),
         (f"{TWO} --model-name big", "block 1 (big) and block 2 (big) have the same one"),
         (f"{TWO} --model-name auto", "block 2 (auto): --model-name: 'auto' is reserved"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from luce.config.device import DeviceName, parse_device
+from luce.config.device import DeviceName, check_target, parse_device
 from luce.config.option import BadValue
 
 
@@ -44,3 +44,14 @@ def test_an_index_that_overflows(text: str) -> None:
     with pytest.raises(BadValue, match="0 to 999") as raised:
         parse_device(text)
     assert len(str(raised.value)) < 80
+
+
+@pytest.mark.parametrize("text", ["auto", "cpu", "cpu:3", "hip:0"])
+def test_targets(text: str) -> None:
+    check_target(text)
+
+
+@pytest.mark.parametrize("text", ["auto:0", "Auto", "", "gpu:0"])
+def test_no_targets(text: str) -> None:
+    with pytest.raises(BadValue):
+        check_target(text)

@@ -21,6 +21,7 @@ VARIABLES: dict[str, tuple[str, str, Any]] = {
     "LUCE_DEFAULT_MAX_TOKENS": ("100", "default_max_tokens", 100),
     "LUCE_MODEL_CARDS_DIR": ("cards", "model_cards", Path("cards")),
     "LUCE_TARGET_DEVICE": ("cuda:1", "target_device", "cuda:1"),
+    "LUCE_PROFILE": ("small-cpu", "profile", "small-cpu"),
 }
 """Variable → (its text, the field, the value it must become)."""
 
@@ -52,7 +53,7 @@ def test_only_the_asked_options_are_read() -> None:
         ("LUCE_PORT", "http", "'http' is not a whole number"),
         ("LUCE_PORT", "70000", "70000 is out of range, 0 to 65535"),
         ("LUCE_HOST", "a b", "'a b' is no address"),
-        ("LUCE_TARGET_DEVICE", "auto", "'auto' names no device"),
+        ("LUCE_TARGET_DEVICE", "auto:0", "'auto:0' names no device"),
         ("LUCE_MODEL_NAME", "auto", "'auto' is reserved"),
     ],
 )

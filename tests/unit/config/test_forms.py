@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from luce.config.forms import check_api_key, check_host, check_model_name, check_origin
+from luce.config.forms import (
+    check_api_key,
+    check_host,
+    check_model_name,
+    check_origin,
+    snapshot_bytes,
+)
 from luce.config.option import BadValue
 
 
@@ -91,3 +97,16 @@ def test_origins(origin: str) -> None:
 def test_no_origins(origin: str) -> None:
     with pytest.raises(BadValue, match="is no origin"):
         check_origin(origin)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("auto", None), ("0", 0), ("512MiB", 512 << 20), ("1.5G", 3 << 29)]
+)
+def test_snapshot_memory(text: str, nbytes: int | None) -> None:
+    assert snapshot_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "5 %", "Auto"])
+def test_no_snapshot_memory(text: str) -> None:
+    with pytest.raises(BadValue, match="or auto"):
+        snapshot_bytes(text)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
-from luce.engine import device as module
 from luce.engine.device import (
     begin_readback,
     dtype_name,
@@ -92,28 +90,6 @@ def test_threads() -> None:
         assert use_threads(None) == torch.get_num_threads() == len(os.sched_getaffinity(0))
     finally:
         torch.set_num_threads(before)
-
-
-def test_free_memory_heeds_the_container(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       100 kB\nMemAvailable:    80 kB\n", encoding="ascii")
-    assert module._meminfo_available(meminfo) == 80 * 1024
-    assert module._cgroup_available(tmp_path) is None
-    (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
-    (tmp_path / "memory.current").write_text("1000\n", encoding="ascii")
-    assert module._cgroup_available(tmp_path) is None
-    (tmp_path / "memory.max").write_text("5000\n", encoding="ascii")
-    assert module._cgroup_available(tmp_path) == 4000
-    stat = "anon 900\ninactive_file 700\nactive_file 100\n"
-    (tmp_path / "memory.stat").write_text(stat, encoding="ascii")
-    assert module._cgroup_available(tmp_path) == 4700
-    (tmp_path / "memory.current").write_text("500\n", encoding="ascii")
-    assert module._cgroup_available(tmp_path) == 5000
-    (tmp_path / "memory.current").write_text("6000\n", encoding="ascii")
-    assert module._cgroup_available(tmp_path) == 0
-    meminfo.write_text("nothing\n", encoding="ascii")
-    with pytest.raises(PlacementError, match="MemAvailable"):
-        module._meminfo_available(meminfo)
 
 
 def test_free_memory_of_this_machine() -> None:

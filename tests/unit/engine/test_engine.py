@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from luce.engine import assembly
 from luce.engine import engine as module
 from luce.engine.engine import Engine, PendingStep
 from luce.engine.options import EngineOptions
@@ -61,7 +62,7 @@ def test_resolved(path: Path) -> None:
 def test_choices_are_logged_with_their_reasons(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "luce.engine.engine")
+    caplog.set_level(logging.DEBUG, "luce.engine.assembly")
     load(path, dtype="bfloat16")
     fields = {record.op: record.__dict__ for record in caplog.records}
     assert fields["linear"]["chosen"] == "ref"
@@ -221,10 +222,10 @@ def test_pool_larger_than_the_memory(path: Path) -> None:
 
 
 def test_memory_gone_while_loading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*_: object) -> None:
+    def exhausted(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(module, "KVTensors", exhausted)
+    monkeypatch.setattr(assembly, "kv_tensors", exhausted)
     with pytest.raises(PlacementError, match="ran out of memory while loading"):
         load(path)
 

@@ -41,6 +41,19 @@ def test_a_sound_plan() -> None:
     check.check(plan(replace(ITEM, start=39, token_ids=(), block_table=(1, 10, 5)), None))
 
 
+def test_a_decoding_rows_table_is_checked_as_it_grows() -> None:
+    check = PlanCheck(INFO)
+    check.check(plan())
+    check.check(plan(replace(ITEM, start=2, token_ids=()), None))
+    grown = replace(ITEM, start=16, token_ids=(), block_table=(7, 11))
+    with pytest.raises(InternalError, match="outside 1 to 10"):
+        check.check(plan(grown, None))
+    with pytest.raises(InternalError, match="outside 1 to 10"):
+        check.check(plan(grown, None))
+    with pytest.raises(InternalError, match="outside 1 to 10"):
+        check.check(plan(replace(ITEM, block_table=(11,))))
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [

@@ -14,10 +14,13 @@ import torch
 from luce.engine.device import open_device
 from luce.engine.models.registry import family_of
 from luce.engine.options import EngineOptions
-from luce.engine.sizing import Sizing, scratch_bytes, size_engine, weights_bytes
+from luce.engine.sizing import size_engine
 from luce.errors import ModelFileError, PlacementError, UsageError
 from luce.loaders.checkpoint import Checkpoint, TensorMeta
 from luce.loaders.hparams import HParams
+from luce.sizing.model_sizes import Sizing
+from luce.sizing.steps import scratch_bytes
+from luce.sizing.weights import decoded_bytes
 
 GIB = 1 << 30
 HPARAMS = HParams(
@@ -121,8 +124,8 @@ def test_a_model_without_room_for_an_answer() -> None:
 
 
 def test_default_pool_takes_a_quarter_of_what_is_free() -> None:
-    weights = weights_bytes(checkpoint(), torch.float32, packed=True)
-    fixed = weights + scratch_bytes(HPARAMS, 512, 4, torch.float32)
+    weights = decoded_bytes(checkpoint(), 4, packed=True)
+    fixed = weights + scratch_bytes(HPARAMS, 512, 4, 4)
     free = fixed + 4 * 1000 * 16 * TOKEN_BYTES
     assert size(free).num_blocks == 1000
     # But one whole sequence always has to fit.
@@ -139,21 +142,6 @@ def test_not_enough_memory_says_what_is_needed_and_free() -> None:
         size(GIB, kv_pool_tokens=GIB // TOKEN_BYTES)
 
 
-def test_weights() -> None:
-    elements = 1000 * 64 + 64
-    tied, untied = checkpoint(), checkpoint(tie_word_embeddings=False)
-    assert weights_bytes(untied, torch.float32, packed=True) == 4 * elements
-    assert weights_bytes(tied, torch.float32, packed=False) == 4 * elements
-    assert weights_bytes(tied, torch.float32, packed=True) == 4 * (elements + 64000)
-    assert weights_bytes(tied, torch.bfloat16, packed=False) == 2 * elements
-
-
 def test_scratch_holds_a_gather_of_one_layer() -> None:
     small, large = size(kv_pool_tokens=1600), size(kv_pool_tokens=3200)
     assert large.scratch_bytes - small.scratch_bytes == 1600 * TOKEN_BYTES // 2
-
-
-def test_scratch_grows_with_chunk_and_rows() -> None:
-    base = scratch_bytes(HPARAMS, 512, 4, torch.float32)
-    assert scratch_bytes(HPARAMS, 4096, 4, torch.float32) > base
-    assert scratch_bytes(HPARAMS, 512, 64, torch.float32) > base

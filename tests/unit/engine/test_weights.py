@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from luce.engine import weights as module
-from luce.engine.weights import WeightReader, gguf_name, safetensors_name
+from luce.engine.ops.ref.quant_matmul import decode
+from luce.engine.weights import WeightReader
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Checkpoint, Container, TensorMeta
 from luce.loaders.hparams import HParams
+from luce.testing.quant_blocks import random_blocks
 
 CPU = torch.device("cpu")
 
@@ -52,24 +54,6 @@ def reader(
 
 def values(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-@pytest.mark.parametrize(
-    ("name", "gguf", "safetensors"),
-    [
-        ("embed_tokens.weight", "token_embd.weight", "model.embed_tokens.weight"),
-        ("norm.weight", "output_norm.weight", "model.norm.weight"),
-        ("lm_head.weight", "output.weight", "lm_head.weight"),
-        ("layers.0.input_layernorm.weight", "blk.0.attn_norm.weight", None),
-        ("layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias", None),
-        ("layers.3.self_attn.k_norm.weight", "blk.3.attn_k_norm.weight", None),
-        ("layers.3.mlp.down_proj.weight", "blk.3.ffn_down.weight", None),
-        ("rope_freqs", "rope_freqs.weight", None),
-    ],
-)
-def test_names(name: str, gguf: str, safetensors: str | None) -> None:
-    assert gguf_name(name) == gguf
-    assert safetensors_name(name) == (safetensors or f"model.{name}")
 
 
 def test_fused_matrices() -> None:
@@ -144,3 +128,108 @@ def test_type_that_cannot_be_decoded() -> None:
     source = reader({"output.weight": np.zeros((4, 2), dtype=np.int64)})
     with pytest.raises(ModelFileError, match="stored as I64, which cannot be decoded"):
         source.matrix(("lm_head.weight", (4, 2)))
+
+
+class Typed(Stored):
+    """Matrices of stored blocks beside what `Stored` holds."""
+
+    def __init__(self, blocks: Mapping[str, tuple[str, torch.Tensor, tuple[int, ...]]]) -> None:
+        super().__init__({})
+        self.blocks = blocks
+
+    def names(self) -> Iterator[str]:
+        return iter(self.blocks)
+
+    def meta(self, name: str) -> TensorMeta:
+        kind, raw, shape = self.blocks[name]
+        return TensorMeta(name, kind, shape, raw.numel())
+
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        return self.blocks[name][1].numpy()
+
+
+def typed_reader(**kinds: tuple[str, int, int]) -> WeightReader:
+    """q, k, v and so on of layer 0, each of random blocks of (type, rows, columns)."""
+    generator = torch.Generator().manual_seed(1)
+    blocks = {
+        f"blk.0.attn_{name}.weight": (
+            kind,
+            random_blocks(kind, rows, columns, generator),
+            (rows, columns),
+        )
+        for name, (kind, rows, columns) in kinds.items()
+    }
+    hparams = HParams.__new__(HParams)
+    checkpoint = Checkpoint("gguf", "llama", "x", hparams, Typed(blocks), 0)
+    return WeightReader(checkpoint, torch.float32, CPU, lambda *_: None)
+
+
+def parts_of(**rows: int) -> list[tuple[str, tuple[int, int]]]:
+    return [(f"layers.0.self_attn.{n}_proj.weight", (count, 512)) for n, count in rows.items()]
+
+
+def test_quantised_parts_of_one_type_are_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PLANE_PIECE_ELEMENTS", 512 * 3)
+    source = typed_reader(q=("Q4_K", 8, 512), k=("Q4_K", 5, 512), v=("Q6_K", 7, 512))
+    parts = parts_of(q=8, k=5, v=7)
+    planes = source.quantised(*parts)
+    assert planes is not None
+    assert [(p.format.name, p.rows) for p in planes] == [("Q4_K", 13), ("Q6_K", 7)]
+    assert torch.equal(torch.cat([decode(p) for p in planes]), source.matrix(*parts))
+
+
+def test_parts_that_cannot_all_stay_quantised() -> None:
+    source = reader({"blk.0.attn_q.weight": values(4, 512)})
+    assert source.quantised(*parts_of(q=4)) is None
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("Q4_K", 256), ("Q8_0", 544), ("Q5_1", 32)])
+def test_any_whole_number_of_blocks_stays_quantised(kind: str, columns: int) -> None:
+    source = typed_reader(q=(kind, 4, columns))
+    shaped = ("layers.0.self_attn.q_proj.weight", (4, columns))
+    planes = source.quantised(shaped)
+    assert planes is not None
+    assert torch.equal(decode(planes[0]), source.matrix(shaped))
+
+
+def test_a_part_of_another_width_is_refused() -> None:
+    source = typed_reader(q=("Q4_K", 8, 512))
+    with pytest.raises(ModelFileError, match=r"is \[8, 512\], but \[9, 512\] is expected"):
+        source.quantised(*parts_of(q=9))
+
+
+def experts_reader(gate: str, up: str, down: str) -> WeightReader:
+    """Three experts of 64 rows of 256 columns, stacked as GGUF files have them."""
+    generator = torch.Generator().manual_seed(2)
+    kinds = {"gate": (gate, 64, 256), "up": (up, 64, 256), "down": (down, 256, 64)}
+    blocks = {
+        f"blk.0.ffn_{name}_exps.weight": (
+            kind,
+            random_blocks(kind, 3 * rows, columns, generator),
+            (3, rows, columns),
+        )
+        for name, (kind, rows, columns) in kinds.items()
+    }
+    hparams = HParams.__new__(HParams)
+    checkpoint = Checkpoint("gguf", "qwen3moe", "x", hparams, Typed(blocks), 0)
+    return WeightReader(checkpoint, torch.float32, CPU, lambda *_: None)
+
+
+EXPERTS = "layers.0.mlp.experts.", (3, 64, 256)
+
+
+def test_quantised_experts_are_those_that_would_be_decoded() -> None:
+    source = experts_reader("Q4_K", "Q4_K", "Q8_0")
+    planes = source.quantised_experts(*EXPERTS)
+    assert planes is not None
+    assert [each.format.name for each in planes] == ["Q4_K", "Q8_0"]
+    gate_up, down = source.experts(*EXPERTS)
+    assert torch.equal(decode(planes[0]).view(gate_up.shape), gate_up)
+    assert torch.equal(decode(planes[1]).view(down.shape), down)
+
+
+def test_experts_of_two_types_or_without_planes_are_decoded() -> None:
+    assert experts_reader("Q4_K", "Q6_K", "Q8_0").quantised_experts(*EXPERTS) is None
+    shapes = {"gate": (3, 64, 256), "up": (3, 64, 256), "down": (3, 256, 64)}
+    plain = {f"blk.0.ffn_{name}_exps.weight": values(*shape) for name, shape in shapes.items()}
+    assert reader(plain).quantised_experts(*EXPERTS) is None

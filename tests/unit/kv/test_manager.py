@@ -31,16 +31,6 @@ def test_admits_the_prompt_and_one_block() -> None:
     kv.check_integrity()
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "limit_tokens", "blocks"),
-    [(1, FAR, 2), (4, FAR, 2), (5, FAR, 3), (5, 8, 2), (5, 9, 3), (4, 4, 1), (8, 3, 2)],
-)
-def test_headroom_is_one_block_but_not_past_the_limit(
-    num_tokens: int, limit_tokens: int, blocks: int
-) -> None:
-    assert KVManager(10, P).headroom_blocks(num_tokens, limit_tokens) == blocks
-
-
 def test_admission_takes_all_or_nothing() -> None:
     kv = KVManager(num_blocks=4, block_tokens=P)
     assert kv.admit(_tokens(9), FAR) is None
@@ -109,7 +99,7 @@ def test_a_cached_block_goes_when_its_place_is_needed() -> None:
     table = kv.admit(_tokens(8, first=50), 8)
     assert table is not None
     kv.check_integrity()
-    again = kv.match(_chain(kv, _tokens(12)), 12)
+    again = kv._match(_chain(kv, _tokens(12)), 12)
     assert len(again) == 1, "the tail went first, the head is still there"
 
 
@@ -189,7 +179,7 @@ def test_commit_registers_output_as_well() -> None:
     kv.commit(table, _tokens(9), 8)
     assert table.num_committed == 2
     kv.release(table)
-    assert len(kv.match(_chain(kv, _tokens(9)), 9)) == 2
+    assert len(kv._match(_chain(kv, _tokens(9)), 9)) == 2
 
 
 def test_a_block_computed_twice_is_registered_once() -> None:

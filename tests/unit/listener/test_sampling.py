@@ -124,6 +124,16 @@ def test_a_budget_lowers_the_output_and_says_when_to_close() -> None:
     assert params.reasoning.max_tokens == 15
 
 
+def test_least_tokens_beyond_the_budgets_are_refused() -> None:
+    asks = ReasoningRequest(True, has_envelope=True, budget_tokens=20)
+    prompt = Prompt(10, close=CLOSE)
+    assert resolve(reasoning=asks, prompt=prompt, min_tokens=30).min_tokens == 30
+    with pytest.raises(InvalidRequest, match=r"min_tokens is 31.* 30 tokens") as caught:
+        resolve(reasoning=asks, prompt=prompt, min_tokens=31)
+    assert caught.value.param == "min_tokens"
+    assert resolve(prompt=prompt, min_tokens=31).min_tokens == 31
+
+
 @pytest.mark.parametrize(
     ("asks", "close"),
     [

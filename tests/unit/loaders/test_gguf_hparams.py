@@ -143,7 +143,7 @@ def test_an_odd_head_dimension(gguf_with: GgufWith) -> None:
         _read(path)
 
 
-@pytest.mark.parametrize("name", ["qwen35", "deepseek4", "gpt2", "clip"])
+@pytest.mark.parametrize("name", ["qwen3next", "deepseek4", "gpt2", "clip"])
 def test_an_unknown_architecture_lists_the_known_ones(gguf_with: GgufWith, name: str) -> None:
     path = gguf_with(entries={"general.architecture": (gb.STRING, name)})
     with pytest.raises(ModelFileError, match=rf"'{name}' is not .*llama, qwen2, qwen3"):

@@ -172,7 +172,7 @@ def test_a_missing_key_is_named(architecture: str, key: str) -> None:
         ("hidden_act", "gelu", "supported is silu"),
         ("attention_bias", True, "bias is not supported"),
         ("mlp_bias", True, "biases"),
-        ("model_type", "qwen3_5", "not supported .supported: llama, qwen2, qwen3"),
+        ("model_type", "qwen3_next", "not supported .supported: llama, qwen2, qwen3"),
         ("max_position_embeddings", 15, "it must be 16 at least"),
         ("rope_theta", 1.0, "it must be above 1"),
         ("rope_theta", [1e4, 1e4], "it must be a number"),

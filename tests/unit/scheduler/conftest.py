@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from luce.kv.manager import KVManager
-from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.limits import CheckpointPolicy, SchedulerLimits
 from luce.scheduler.scheduler import Scheduler
 from luce.testing.plan_engine import PlanEngine
 from luce.testing.stepper import Stepper
+
+DEFAULT_POLICY = CheckpointPolicy()
 
 
 @pytest.fixture
@@ -28,11 +30,17 @@ def make_stepper() -> Callable[..., Stepper]:
         depth: int = 0,
         prefix_cache: bool = True,
         entropy: int = 77,
+        num_checkpoints: int | None = None,
+        checkpoints: CheckpointPolicy = DEFAULT_POLICY,
     ) -> Stepper:
-        limits = SchedulerLimits(max_rows, max_ctx, chunk, max_prefill_sequences, quantum)
-        kv = KVManager(num_blocks, block_tokens, prefix_cache=prefix_cache)
+        limits = SchedulerLimits(
+            max_rows, max_ctx, chunk, max_prefill_sequences, quantum, checkpoints
+        )
+        kv = KVManager(
+            num_blocks, block_tokens, prefix_cache=prefix_cache, num_checkpoints=num_checkpoints
+        )
         ticks = itertools.count(1)
         scheduler = Scheduler(kv, limits, lambda: next(ticks), lambda: entropy)
-        return Stepper(scheduler, PlanEngine(block_tokens), depth)
+        return Stepper(scheduler, PlanEngine(block_tokens, num_checkpoints=num_checkpoints), depth)
 
     return make

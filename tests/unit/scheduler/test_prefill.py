@@ -6,7 +6,8 @@ from collections.abc import Sequence as Items
 
 from luce.kv.manager import KVManager
 from luce.protocol.sampling import SamplingParams
-from luce.scheduler.limits import SchedulerLimits
+from luce.scheduler.checkpoints import CheckpointPlanner
+from luce.scheduler.limits import CheckpointPolicy, SchedulerLimits
 from luce.scheduler.prefill import PrefillPlanner
 from luce.scheduler.roster import Roster
 from luce.scheduler.sequence import Sequence
@@ -18,11 +19,19 @@ SHARED = list(range(1000, 1000 + 3 * P))
 class _Floor:
     """A roster and a planner; `compute` plays the engine and `apply`."""
 
-    def __init__(self, chunk: int = 16, max_prefill_sequences: int = 4, quantum: int = 4) -> None:
-        self.kv = KVManager(200, P)
+    def __init__(
+        self,
+        chunk: int = 16,
+        max_prefill_sequences: int = 4,
+        quantum: int = 4,
+        num_checkpoints: int | None = None,
+    ) -> None:
+        self.kv = KVManager(200, P, num_checkpoints=num_checkpoints)
         self.roster = Roster(self.kv, 16)
-        limits = SchedulerLimits(16, 500, chunk, max_prefill_sequences, quantum)
-        self.planner = PrefillPlanner(self.kv, limits)
+        policy = CheckpointPolicy(interval_tokens=1000, min_gain_tokens=4, opening_tokens=1)
+        limits = SchedulerLimits(16, 500, chunk, max_prefill_sequences, quantum, policy)
+        checkpoints = CheckpointPlanner(self.kv, limits.checkpoints)
+        self.planner = PrefillPlanner(self.kv, limits, checkpoints)
 
     def seat(self, name: str, prompt: Items[int]) -> Sequence:
         order = len(self.roster.all())
@@ -182,3 +191,68 @@ def test_identical_prompts_of_whole_blocks_each_compute_the_last_one() -> None:
     floor.seat("b", SHARED)
     assert floor.compute() == {"a": 12}
     assert floor.compute() == {"b": 4}
+
+
+def _started(floor: _Floor, name: str, prompt: Items[int]) -> Sequence:
+    """A sequence whose row has computed its first block."""
+    seq = floor.seat(name, prompt)
+    seq.start_row()
+    seq.num_scheduled = seq.num_computed = P
+    floor.kv.commit(seq.table, seq.token_ids, P)
+    return seq
+
+
+def _saved(floor: _Floor, prompt: Items[int], position: int) -> None:
+    """Another sequence computes the prompt and leaves a checkpoint at `position`."""
+    other = floor.seat("other", prompt)
+    assert floor.kv.states.reserve(other.table, position) is not None
+    floor.kv.commit(other.table, other.token_ids, len(prompt))
+    floor.roster.remove(other)
+
+
+def test_with_states_a_row_on_its_way_takes_nothing_over() -> None:
+    floor = _Floor(num_checkpoints=4)
+    started = _started(floor, "started", [*SHARED, 1])
+    _saved(floor, [*SHARED, 2], 8)
+    fresh = floor.seat("fresh", [*SHARED, 3])
+    assert fresh.num_scheduled == 8
+    assert floor.plan() == {"started": 8, "fresh": 4}
+    assert started.num_scheduled == 12, "from 4 on: its state is nobody else's"
+
+
+def test_without_states_it_does() -> None:
+    floor = _Floor()
+    started = _started(floor, "started", [*SHARED, 1])
+    other = floor.seat("other", [*SHARED, 2])
+    floor.kv.commit(other.table, other.token_ids, 13)
+    floor.roster.remove(other)
+    assert floor.plan() == {"started": 1}
+    assert started.num_scheduled == 13
+
+
+def test_with_states_only_those_who_have_not_started_wait() -> None:
+    floor = _Floor(num_checkpoints=4)
+    ahead = floor.seat("ahead", [*SHARED, 1])
+    ahead.start_row()
+    ahead.num_scheduled = ahead.num_computed = 2 * P
+    _started(floor, "started", [*SHARED, 2])
+    floor.seat("fresh", [*SHARED, 3])
+    assert floor.plan() == {"ahead": 4, "started": 8}, "both stop at 12, where all three part"
+
+
+def test_with_states_a_prompt_waits_for_a_checkpoint_not_for_blocks() -> None:
+    floor = _Floor(chunk=4, num_checkpoints=4)
+    leader = floor.seat("a", [*SHARED, 1])
+    follower = floor.seat("b", [*SHARED, 2])
+    assert [floor.compute() for _ in range(2)] == [{"a": 4}, {"a": 4}]
+    assert follower.num_scheduled == 0, "nothing was saved yet"
+    assert leader.marks == follower.marks == [12]
+
+
+def test_with_states_nobody_waits_where_nothing_will_be_saved() -> None:
+    floor = _Floor(num_checkpoints=4)
+    leader = floor.seat("a", [*SHARED, 1])
+    leader.marks = []
+    follower = floor.seat("b", [*SHARED, 2])
+    follower.marks = []
+    assert floor.plan() == {"a": 8, "b": 8}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from luce.protocol.sampling import ReasoningBudget
+from luce.protocol.sampling import ReasoningBudget, ReasoningTexts
 from luce.scheduler.reasoning import MAX_PERIOD, MIN_PERIOD, ReasoningWatch
 
 OPEN, HINT = (90,), (70, 71)
@@ -110,6 +110,84 @@ def test_the_past_is_needed_from_the_budget_on_and_until_it_is_closed() -> None:
     natural = watch(9)
     run(natural, [*CLOSE])
     assert not natural.needs_past(9)
+
+
+# --- tags that are plain text ------------------------------------------------------------
+
+PIECES = {
+    10: b"</",
+    11: b"think",
+    12: b">",
+    13: b"></",
+    14: b"<",
+    15: b">\n",
+    16: b"/",
+    17: b"</think>",
+    18: b" ",
+    19: b"think><",
+}
+HALVES = tuple((200 + n,) for n in range(1, len("</think>")))
+
+
+def text_watch(max_tokens: int, *, starts_open: bool = True, first: bool = False) -> ReasoningWatch:
+    texts = ReasoningTexts(b"<think>", b"</think>", PIECES, HALVES, comes_first=first)
+    return watch(
+        max_tokens,
+        starts_open=starts_open,
+        open_ids=(14, 11, 12),
+        close_ids=(10, 11, 12),
+        forced_ids=(70, 10, 11, 12),
+        texts=texts,
+    )
+
+
+@pytest.mark.parametrize(
+    "close", [[10, 11, 12], [13, 11, 12], [10, 11, 15], [17], [14, 16, 11, 12], [14, 10, 11, 15]]
+)
+def test_a_close_is_seen_however_it_is_cut_into_tokens(close: list[int]) -> None:
+    sampled = [1, *close, 2, 3, 4]
+    assert run(text_watch(1 + len(close)), sampled) == sampled
+
+
+@pytest.mark.parametrize(
+    ("written", "rest"),
+    [([10], 2), ([13], 2), ([14], 1), ([14, 16], 2), ([10, 11], 7), ([14, 10], 2), ([12], 0)],
+)
+def test_whatever_is_written_of_it_is_finished(written: list[int], rest: int) -> None:
+    forced = HALVES[rest - 1] if rest else (70, 10, 11, 12)
+    assert run(text_watch(1 + len(written)), [1, *written, 2, 3]) == [1, *written, *forced, 2, 3]
+
+
+def test_what_only_resembles_a_close_in_bytes_counts_for_nothing() -> None:
+    sampled = [10, 1, 11, 12]
+    assert run(text_watch(4), sampled) == [*sampled, 70, 10, 11, 12]
+
+
+@pytest.mark.parametrize("opening", [[14, 11, 12], [14, 11, 15], [18, 14, 11, 12]])
+def test_an_opening_is_seen_however_it_is_cut(opening: list[int]) -> None:
+    for first in (False, True):
+        target = text_watch(len(opening) + 1, starts_open=False, first=first)
+        assert run(target, [*opening, 1, 2]) == [*opening, 1, 70, 10, 11, 12, 2]
+
+
+def test_one_token_may_open_and_begin_the_close() -> None:
+    target = text_watch(2, starts_open=False)
+    assert run(target, [14, 19, 2]) == [14, 19, *HALVES[0], 2]
+
+
+@pytest.mark.parametrize("before", [[1], [12], [14, 1], [18, 1], [14, 14], [14, 18]])
+def test_where_reasoning_comes_first_a_later_opening_is_text(before: list[int]) -> None:
+    sampled = [*before, 14, 11, 12, 1, 2, 3, 4]
+    assert run(text_watch(3, starts_open=False, first=True), sampled) == sampled
+    closed = run(text_watch(3, starts_open=False), sampled)
+    assert closed != sampled
+
+
+def test_a_tag_that_repeats_itself_is_found() -> None:
+    target = watch(6, close_ids=(5, 5, 6, 5, 5, 7), forced_ids=(9,))
+    sampled = [5, 5, 6, 5, 5, 6, 5, 5, 7, 1, 2]
+    assert run(target, sampled[:6])[6:] == [5, 5, 7]
+    assert run(watch(9, close_ids=(5, 5, 6, 5, 5, 7), forced_ids=(9,)), sampled) == sampled
 
 
 # --- stuck -----------------------------------------------------------------------------

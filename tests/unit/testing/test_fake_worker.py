@@ -10,9 +10,9 @@ import pytest
 
 from luce.protocol import messages as wire
 from luce.protocol.frames import encode_frame, listener_decoder, read_batches
-from luce.protocol.sampling import SamplingParams
+from luce.protocol.sampling import GrammarSpec, SamplingParams, TokenLogprobs
 from luce.testing.byte_tokenizer import ByteTokenizer, pack_prompt, unpack_prompt
-from luce.testing.fake_script import FakeScript
+from luce.testing.fake_script import FakeScript, PromptReply
 from luce.testing.fake_worker import FakeWorker
 
 LOAD = wire.Load(wire.LoadSpec(name="m", path="m"))
@@ -86,6 +86,16 @@ def test_max_tokens_cuts_a_reply_with_length(start):
     peer.submit("r", max_tokens=3)
     assert peer.until(wire.StepOutput).deltas[0].token_ids == [1, 2]
     assert peer.until(wire.StepOutput).deltas == [wire.SeqDelta("r", [3], "length")]
+
+
+def test_a_prompt_with_a_scripted_token_gets_the_reply_scripted_for_it(start):
+    replies = [PromptReply(token=1, reply=[11]), PromptReply(token=2, reply=[22])]
+    _, peer = start(reply=[99], prompt_replies=replies)
+    for prompt, answer in (((5, 2), 22), ((2, 1), 11), ((5,), 99)):
+        peer.submit("r", prompt)
+        (delta,) = peer.until(wire.StepOutput).deltas
+        assert list(delta.token_ids) == [answer]
+        peer.until(wire.Retired)
 
 
 @pytest.mark.parametrize("hold_after", [0, 1, 2])
@@ -223,3 +233,35 @@ def test_a_late_cancel_holds_its_memory_until_the_next_step(start):
     assert worker.in_flight == 1
     worker.release("r1")
     assert peer.until(wire.Retired).finish == "cancelled"
+
+
+def test_log_probabilities_come_for_those_who_ask(start):
+    _, peer = start(reply=[7, 255], tokens_per_step=2)
+    sampling = SamplingParams(max_tokens=9, logprobs=2)
+    peer.send(wire.Submit("r", pack_prompt([1]), sampling))
+    (delta,) = peer.until(wire.StepOutput).deltas
+    assert delta.logprobs == [
+        TokenLogprobs(-0.5, (7, 8), (-0.5, -1.5)),
+        TokenLogprobs(-0.5, (255, 0), (-0.5, -1.5)),
+    ]
+    peer.submit("plain")
+    assert peer.until(wire.StepOutput).deltas[0].logprobs is None
+
+
+def test_scripted_log_probabilities(start):
+    own = [TokenLogprobs(-1.0), TokenLogprobs(-2.0, (3,), (-0.1,))]
+    _, peer = start(reply=[7, 8], logprobs=own)
+    sampling = SamplingParams(max_tokens=9, logprobs=1)
+    peer.send(wire.Submit("r", pack_prompt([1]), sampling))
+    found = [peer.until(wire.StepOutput).deltas[0].logprobs for _ in own]
+    assert found == [[each] for each in own]
+
+
+def test_vocabulary_and_grammar_are_received(start):
+    worker, peer = start()
+    vocabulary = wire.Vocabulary([b"a"], [], [0])
+    sampling = SamplingParams(max_tokens=9, grammar=GrammarSpec("start: /a/"))
+    peer.send(vocabulary, wire.Submit("r", pack_prompt([1]), sampling))
+    peer.until(wire.Retired)
+    assert worker.received[1] == vocabulary
+    assert worker.received[2].sampling.grammar == GrammarSpec("start: /a/")

@@ -16,9 +16,10 @@ import pytest
 from luce.errors import InvalidRequest, ModelFileError, TemplateError
 from luce.loaders.checkpoint import TextMetadata
 from luce.testing.tiny_models import tiny_qwen2
-from luce.text.bundle import PreparedPrompt, TextBundle
+from luce.text.bundle import TextBundle
 from luce.text.call import ChatMessage, GenerationCall, SamplingOverrides
 from luce.text.events import Finished, TextDelta, TokenUsage
+from luce.text.prepared_prompt import PreparedPrompt
 
 PATH = Path("model.gguf")
 BOS, EOS = 1, 2

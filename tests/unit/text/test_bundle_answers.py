@@ -12,7 +12,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from luce.errors import InvalidRequest
 from luce.loaders.checkpoint import TextMetadata
-from luce.text.bundle import PreparedPrompt, TextBundle
+from luce.text.bundle import TextBundle
 from luce.text.call import ChatMessage, GenerationCall, NamedTool, ToolSpec
 from luce.text.channels import THINK
 from luce.text.events import (
@@ -24,6 +24,7 @@ from luce.text.events import (
     ToolCallStarted,
 )
 from luce.text.gguf_vocab import TokenType
+from luce.text.prepared_prompt import PreparedPrompt
 from luce.text.reasoning import ReasoningRequest
 from luce.text.template import CHATML_TEMPLATE
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from luce.errors import ModelFileError
@@ -9,6 +12,7 @@ from luce.protocol.sampling import ReasoningBudget
 from luce.text.budgets import BudgetOptions
 from luce.text.channels import GEMMA, THINK, ChannelSpec
 from luce.text.forced_close import forced_close
+from luce.text.gguf_vocab import TokenType, build_tokenizer
 from luce.text.model_card import ModelCard
 from luce.text.reasoning import ReasoningRequest
 from luce.text.thinking import Thinking, ThinkingOptions
@@ -69,8 +73,53 @@ def test_a_text_that_closes_nothing(tiny: Tokenizer, given: ModelCard) -> None:
 def test_a_budget(tiny: Tokenizer) -> None:
     close = forced_close(THINK, None, tiny)
     assert close.after(7) == ReasoningBudget(
-        7, False, close.open_ids, close.close_ids, close.forced_ids
+        7, False, close.open_ids, close.close_ids, close.forced_ids, close.texts
     )
+
+
+def test_what_to_look_for_in_the_text(tiny: Tokenizer) -> None:
+    texts = forced_close(THINK, None, tiny).texts
+    assert texts is not None
+    assert (texts.opening, texts.close) == (b"<think>", b"</think>")
+    found = set(texts.pieces.values())
+    assert {b"<", b"/", b"th", b">", b" ", b"<think>", b"k"} - found <= {b"th"}
+    for data in found - {b" "}:
+        ends = data[-1:] == b"<" or data[:1] == b">"
+        assert ends or data in b"<think></think>", data
+    assert not {b"a", b"\n", b"hi there"} & found
+    assert [text_of(tiny, ids) for ids in texts.half_ids] == [
+        "</think>"[n:] for n in range(1, len("</think>"))
+    ]
+
+
+def test_tokens_that_hold_more_than_a_tag(tiny_vocab: dict[str, Any]) -> None:
+    more = ["></", "think>\u010a", "<think>\u010a", "a<thinker"]
+    tokens = [*tiny_vocab["tokens"], *more]
+    types = [*tiny_vocab["token_type"], *[TokenType.USER_DEFINED] * len(more)]
+    tokenizer = build_tokenizer({**tiny_vocab, "tokens": tokens, "token_type": types})
+    texts = forced_close(THINK, None, tokenizer).texts
+    assert texts is not None
+    first = len(tiny_vocab["tokens"])
+    assert {first, first + 1, first + 2} <= texts.pieces.keys()
+    assert first + 3 not in texts.pieces
+
+
+def test_a_tag_that_is_a_control_token_is_known_by_its_id(spm: Tokenizer) -> None:
+    close = forced_close(ChannelSpec(("<s>",), "</s>"), None, spm)
+    assert close.texts is None
+    assert close.after(1).texts is None
+
+
+def test_with_a_grammar_nothing_comes_behind_the_tag(tiny: Tokenizer) -> None:
+    spoken = card(hint="Enough.</think>\n\nThe answer: ")
+    close = forced_close(THINK, spoken, tiny)
+    assert text_of(tiny, close.after(1).forced_ids).endswith("The answer: ")
+    bound = replace(close, is_bound=True).after(1)
+    assert text_of(tiny, bound.forced_ids) == "Enough.</think>"
+    assert bound.texts is not None
+    assert bound.texts.comes_first
+    spaced = replace(forced_close(THINK, card(hint=HINT), tiny), is_bound=True)
+    assert text_of(tiny, spaced.after(1).forced_ids) == HINT
 
 
 class TestThinking:

@@ -8,7 +8,7 @@ from typing import Any
 import llguidance
 import pytest
 
-from luce.text.grammar_compiler import build_tokenizer
+from luce.testing.grammars import grammar_tokenizer
 from luce.text.json_grammar import json_rule, read_schema, read_schema_leniently
 from luce.text.schema_error import SchemaError
 from luce.text.vocabulary import TokenVocabulary
@@ -19,7 +19,7 @@ POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required":
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     tokens = [*(bytes([byte]) for byte in range(256)), b"<end>"]
-    return build_tokenizer(TokenVocabulary(tokens, (256,), (256,)))
+    return grammar_tokenizer(TokenVocabulary(tokens, (256,), (256,)))
 
 
 def accepts(tokenizer: Any, schema: Any, text: str) -> bool:

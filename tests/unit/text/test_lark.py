@@ -7,7 +7,7 @@ from typing import Any
 import llguidance
 import pytest
 
-from luce.text.grammar_compiler import build_tokenizer
+from luce.testing.grammars import grammar_tokenizer
 from luce.text.lark import ANY_TEXT, LarkWriter, lacking, literal, pattern
 from luce.text.markup_pattern import markup_pattern
 from luce.text.vocabulary import TokenVocabulary
@@ -18,7 +18,7 @@ CONTROL = {"<a>": 256, "<end>": 257}
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     tokens = [bytes([byte]) for byte in range(256)] + [text.encode() for text in CONTROL]
-    return build_tokenizer(TokenVocabulary(tokens, (256, 257), (257,)))
+    return grammar_tokenizer(TokenVocabulary(tokens, (256, 257), (257,)))
 
 
 @pytest.fixture

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import llguidance
 import pytest
 
 from luce.errors import InvalidGrammar
+from luce.grammar import GrammarVocabulary
 from luce.testing import tiny_tokenizer
+from luce.testing.grammars import grammar_tokenizer
+from luce.text import content_grammar
 from luce.text.call import (
     ChatMessage,
     GenerationCall,
@@ -21,9 +25,13 @@ from luce.text.call import (
 )
 from luce.text.channels import GEMMA, THINK
 from luce.text.gguf_vocab import TokenType, build_tokenizer
-from luce.text.grammar_compiler import GrammarCompiler
-from luce.text.grammar_compiler import build_tokenizer as grammar_tokenizer
-from luce.text.output_grammar import OutputGrammar, ReasoningPlace, reasoning_place
+from luce.text.grammar_check import GrammarCheck
+from luce.text.output_grammar import (
+    OutputGrammar,
+    ReasoningPlace,
+    grammar_order,
+    reasoning_place,
+)
 from luce.text.reasoning import ReasoningRequest
 from luce.text.tokenizer import Tokenizer
 from luce.text.tools.gemma import GEMMA as GEMMA_CALLS
@@ -82,7 +90,8 @@ class Model:
         self.tokenizer = tokenizer
         vocabulary = token_vocabulary(tokenizer, (2,), tokenizer.vocab_size)
         self._compiled = grammar_tokenizer(vocabulary)
-        self.grammars = OutputGrammar(tokenizer, syntax, GrammarCompiler(lambda: vocabulary))
+        self.check = GrammarCheck(lambda: vocabulary)
+        self.grammars = OutputGrammar(tokenizer, syntax, self.check)
 
     def accepts(self, lark: str, text: str) -> bool:
         """Whether a text, control tokens written by name, is a whole output."""
@@ -98,9 +107,9 @@ class Model:
         **fields: Any,
     ) -> str:
         call = GenerationCall(None, USER, tools=tools, **fields)
-        spec = self.grammars.of(call, tools, reasoning)
-        assert spec is not None
-        return spec.lark
+        order = grammar_order(call, tools, reasoning)
+        assert order is not None
+        return self.grammars.of(order).lark
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +135,7 @@ class TestNothingForced:
     )
     def test_no_grammar(self, model: Model, tools: Any, fields: Any) -> None:
         call = GenerationCall(None, USER, tools=tools, **fields)
-        assert model.grammars.of(call, tools) is None
+        assert grammar_order(call, tools) is None
 
 
 class TestContent:
@@ -226,10 +235,12 @@ class TestRequiredCalls:
 
     def test_the_named_tool(self, model: Model) -> None:
         call = GenerationCall(None, USER, tools=(ADD, GET), tool_choice=NamedTool("get"))
-        spec = model.grammars.of(call, (GET,))
-        assert spec is not None
-        assert model.accepts(spec.lark, OTHER)
-        assert not model.accepts(spec.lark, CALL)
+        order = grammar_order(call, (GET,))
+        assert order is not None
+        lark = model.grammars.of(order).lark
+        assert model.accepts(lark, OTHER)
+        assert not model.accepts(lark, CALL)
+        assert not model.accepts(lark, f"{OTHER}\n{OTHER}")  # One call, as OpenAI's API gives.
 
     def test_exactly_one(self, model: Model) -> None:
         lark = model.lark((ADD, GET), tool_choice="required", parallel_tool_calls=False)
@@ -282,6 +293,50 @@ class TestTextAndCalls:
         assert not chosen.accepts(lark, "No.")
 
 
+class TestCompiling:
+    @pytest.fixture
+    def tried(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        found: list[str] = []
+        real = GrammarVocabulary.compile
+
+        def counting(vocabulary: GrammarVocabulary, lark: str) -> Any:
+            found.append(lark)
+            return real(vocabulary, lark)
+
+        monkeypatch.setattr(GrammarVocabulary, "compile", counting)
+        return found
+
+    def test_what_can_be_followed_is_compiled_once(self, model: Model, tried: list[str]) -> None:
+        lark = model.lark((ADD, GET), tool_choice="required", parallel_tool_calls=True)
+        form = JsonFormat({"type": "object", "properties": {"once": {"type": "integer"}}})
+        content = model.lark(answer_format=form)
+        assert tried == [content] or tried == [lark, content]
+
+    def test_parts_are_looked_at_behind_a_fault_only_and_not_kept(
+        self, model: Model, tried: list[str]
+    ) -> None:
+        bad = {"type": "integer", "minimum": 5, "maximum": 3}
+        form = JsonFormat({"type": "array", "items": bad, "minItems": 1})
+        kept = len(model.check._verdicts)
+        with pytest.raises(InvalidGrammar) as failure:
+            model.lark(answer_format=form)
+        assert failure.value.param == "answer_format.items"
+        assert len(tried) == 2
+        assert len(model.check._verdicts) == kept + 1
+
+    def test_looking_for_a_fault_has_an_end(
+        self, model: Model, tried: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(content_grammar, "MAX_PROBES", 5)
+        bad = {"type": "integer", "minimum": 5, "maximum": 3}
+        members = [{"const": i} for i in range(50)]
+        form = JsonFormat({"type": "array", "prefixItems": [*members, bad], "minItems": 51})
+        with pytest.raises(InvalidGrammar) as failure:
+            model.lark(answer_format=form)
+        assert failure.value.param == "answer_format"
+        assert len(tried) == 6
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("form", "param", "says"),
@@ -325,6 +380,43 @@ class TestRefused:
             model.lark(answer_format=form)
         assert failure.value.param == param
 
+    @pytest.mark.parametrize(
+        ("form", "says"),
+        [
+            (JsonFormat({"const": 1, "type": "string"}), "The schema of the answer"),
+            (RegexFormat("(?=x)"), "The regular expression of the answer"),
+            (RegexFormat(r"[^\s\S]"), "The regular expression of the answer"),
+            (LarkFormat("start: missing"), "The grammar of the answer"),
+        ],
+    )
+    def test_it_is_called_what_the_client_sent(self, model: Model, form: Any, says: str) -> None:
+        with pytest.raises(InvalidGrammar, match=f"^{says}"):
+            model.lark(answer_format=form)
+
+    LARGE: ClassVar = {"enum": [{"a": i} for i in range(6_000)]}
+
+    @pytest.mark.parametrize(
+        ("schema", "param"),
+        [
+            ({"properties": {"p": LARGE}}, "answer_format.properties.p"),
+            ({"type": "array", "items": {"items": LARGE}}, "answer_format.items.items"),
+            ({"items": {"$ref": "#/$defs/x"}, "$defs": {"x": LARGE}}, "answer_format.items"),
+        ],
+    )
+    def test_a_place_that_leaves_too_much_open(self, model: Model, schema: Any, param: str) -> None:
+        with pytest.raises(InvalidGrammar, match="too much open") as failure:
+            model.lark(answer_format=JsonFormat(schema))
+        assert failure.value.param == param
+
+    def test_a_tool_that_leaves_too_much_open(self, model: Model) -> None:
+        large = self.LARGE
+        strict = ToolSpec("f", None, {"properties": {"p": large}}, is_strict=True)
+        with pytest.raises(InvalidGrammar, match="too much open") as failure:
+            model.lark((GET, strict), tool_choice="required")
+        assert failure.value.param.startswith("tools[1].parameters")
+        lark = model.lark((GET, replace(strict, is_strict=False)), tool_choice="required")
+        assert model.accepts(lark, OTHER)
+
     def test_strict_tools(self, model: Model) -> None:
         bad = ToolSpec("f", None, {"properties": {"p": {"pattern": r"\bx"}}}, is_strict=True)
         with pytest.raises(InvalidGrammar, match="tool 'f'") as failure:
@@ -366,4 +458,4 @@ class TestRefused:
 
     def test_a_model_s_own_syntax_can_be_forced(self) -> None:
         with pytest.raises(ValueError, match="wrapped"):
-            OutputGrammar(make_tokenizer(), WRAPPED, GrammarCompiler(lambda: None))  # type: ignore[arg-type,return-value]
+            OutputGrammar(make_tokenizer(), WRAPPED, GrammarCheck(lambda: None))  # type: ignore[arg-type,return-value]

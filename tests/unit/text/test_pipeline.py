@@ -173,6 +173,25 @@ class TestReasoningAndCalls:
         assert isinstance(last, Finished)
         assert last.close_kind == kind
 
+    @pytest.mark.parametrize(
+        ("text", "budget_tokens", "shown"),
+        [
+            ("<think>abc</thi", 10, "abc"),
+            ("<think>abc<", 10, "abc"),
+            ("<think>ab</th", 13, "ab</th"),
+            ("<think>abc<t", 10, "abc<t"),
+        ],
+    )
+    def test_half_of_a_forced_close_is_not_shown(
+        self, tiny: Tokenizer, text: str, budget_tokens: int, shown: str
+    ) -> None:
+        forced = tuple(ids(tiny, "</think>"))
+        budget = ReasoningBudget(budget_tokens, False, (), forced, forced)
+        output = OutputPipeline(
+            Detokenizer(tiny), (), prompt_tokens=7, form=AnswerForm(THINK), budget=budget
+        )
+        assert output.feed(ids(tiny, text), "length")[0] == ReasoningDelta(shown)
+
     def test_without_a_budget_nobody_says_how_it_ended(self, tiny: Tokenizer) -> None:
         last = self.pipeline(tiny).feed(ids(tiny, "<think>a</think>"), "stop")[-1]
         assert isinstance(last, Finished)

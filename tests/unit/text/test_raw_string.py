@@ -7,7 +7,7 @@ from typing import Any
 import llguidance
 import pytest
 
-from luce.text.grammar_compiler import build_tokenizer
+from luce.testing.grammars import grammar_tokenizer
 from luce.text.raw_string import NotWritableError, RawStrings, allows_string
 from luce.text.vocabulary import TokenVocabulary
 
@@ -20,7 +20,7 @@ DEFINITIONS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     tokens = [*(bytes([byte]) for byte in range(256)), b"<end>"]
-    return build_tokenizer(TokenVocabulary(tokens, (256,), (256,)))
+    return grammar_tokenizer(TokenVocabulary(tokens, (256,), (256,)))
 
 
 def raw(schema: Any) -> str:

@@ -72,6 +72,12 @@ class TestKept:
             ({"type": "integer"}, -MAX_INTEGER, MAX_INTEGER),
             ({"type": ["null", "integer"], "minimum": 3}, 3, MAX_INTEGER),
             ({"type": "integer", "maximum": -3}, -MAX_INTEGER, -3),
+            (
+                {"type": "integer", "minimum": -(10**30), "maximum": 2**64},
+                -MAX_INTEGER,
+                MAX_INTEGER,
+            ),
+            ({"type": "integer", "exclusiveMaximum": 2**70}, -MAX_INTEGER, MAX_INTEGER),
         ],
     )
     def test_integers_end_somewhere(self, given: dict[str, Any], low: int, high: int) -> None:
@@ -79,10 +85,26 @@ class TestKept:
         assert (clean["minimum"], clean["maximum"]) == (low, high)
 
     @pytest.mark.parametrize(
-        "given", [{"type": "integer", "minimum": 10**30}, {"type": ["integer", "number"]}, {}]
+        "given", [{"type": "number", "minimum": 10**18}, {"type": ["integer", "number"]}, {}]
     )
     def test_bounds_that_would_change_the_meaning_are_not_added(self, given: Any) -> None:
         assert read(given) == given
+
+    @pytest.mark.parametrize(
+        ("given", "path"),
+        [
+            ({"type": "integer", "minimum": 10**20, "maximum": 10**20 + 5}, ("minimum",)),
+            ({"type": "integer", "minimum": 1e20}, ("minimum",)),
+            ({"type": "integer", "exclusiveMaximum": -(2**64)}, ("exclusiveMaximum",)),
+            ({"type": "integer", "allOf": [{"minimum": 2**64}]}, ("allOf", "0", "minimum")),
+            ({"items": {"type": "number", "maximum": 1e300}}, ("items", "maximum")),
+        ],
+    )
+    def test_bounds_that_64_bits_do_not_hold_are_refused(self, given: Any, path: Any) -> None:
+        with pytest.raises(SchemaError, match="bounds of numbers") as failure:
+            read(given)
+        assert failure.value.path == path
+        assert SchemaReader(given, is_lenient=True).read() is not None
 
 
 class TestReferences:

@@ -9,7 +9,13 @@ import pytest
 
 from luce.errors import InvalidGrammar
 from luce.protocol import messages as wire
-from luce.protocol.sampling import ReasoningBudget, SamplingParams, TokenLogprobs
+from luce.protocol.sampling import (
+    HiddenRead,
+    HiddenStates,
+    ReasoningBudget,
+    SamplingParams,
+    TokenLogprobs,
+)
 from luce.scheduler.outcome import SequenceDelta, StepOutcome
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.worker import convert
@@ -70,7 +76,63 @@ def test_log_probabilities_travel_with_their_tokens() -> None:
         ),
         (),
     )
-    output = convert.step_output(3, outcome)
+    (output,) = convert.step_outputs(3, outcome)
     assert [delta.logprobs for delta in output.deltas] == [list(logprobs), None, []]
     raw = msgspec.msgpack.encode(output)
     assert msgspec.msgpack.decode(raw, type=wire.StepOutput) == output
+
+
+def test_hidden_states_get_a_frame_each() -> None:
+    states = HiddenStates(b"\0" * 8, b"", 16)
+    outcome = StepOutcome(
+        (
+            SequenceDelta("a", (), "stop", hidden=states),
+            SequenceDelta("b", (8,)),
+            SequenceDelta("c", (), "stop", hidden=states),
+        ),
+        (),
+    )
+    outputs = convert.step_outputs(3, outcome)
+    assert [[delta.request_id for delta in each.deltas] for each in outputs] == [
+        ["b"],
+        ["a"],
+        ["c"],
+    ]
+    raw = msgspec.msgpack.encode(outputs[1])
+    assert msgspec.msgpack.decode(raw, type=wire.StepOutput).deltas[0].hidden == states
+
+
+def test_a_step_without_output_is_no_frame() -> None:
+    assert convert.step_outputs(3, StepOutcome((), ())) == []
+
+
+def reading(*layers: int, wants_mean: bool = False) -> wire.Submit:
+    read = HiddenRead(layers, wants_mean)
+    return wire.Submit("r", b"", SamplingParams(max_tokens=1, hidden=read))
+
+
+def test_layers_are_counted_from_0_in_their_order() -> None:
+    sampling = convert.with_layers(reading(3, -1, 0, -4), 4, 8)
+    assert isinstance(sampling, SamplingParams)
+    assert sampling.hidden == HiddenRead((3, 3, 0, 0))
+
+
+def test_without_a_reading_nothing_is_changed() -> None:
+    submit = wire.Submit("r", b"", SamplingParams(max_tokens=5))
+    assert convert.with_layers(submit, 0, 0) is submit.sampling
+
+
+@pytest.mark.parametrize("layers", [(), (4,), (-5,), (0, 2**64)])
+def test_layers_that_cannot_be_read(layers: tuple[int, ...]) -> None:
+    refused = convert.with_layers(reading(*layers), 4, 8)
+    assert isinstance(refused, wire.Refused)
+    assert (refused.reason, refused.error) == ("failed", "InvalidRequest")
+
+
+def test_states_that_no_frame_holds() -> None:
+    fits = convert.MAX_HIDDEN_BYTES // (4 * 256)
+    layers = tuple(range(256))
+    assert isinstance(convert.with_layers(reading(*layers), 256, fits), SamplingParams)
+    assert isinstance(convert.with_layers(reading(*layers), 256, fits + 1), wire.Refused)
+    mean = reading(*layers, wants_mean=True)
+    assert isinstance(convert.with_layers(mean, 256, fits // 2 + 1), wire.Refused)

@@ -65,13 +65,14 @@ class ScriptedEngine:
         self.vocabulary = vocabulary
         self.calls.append("vocabulary")
 
-    def check_grammar(self, grammar: GrammarSpec) -> None:
+    def check_grammar(self, grammar: GrammarSpec) -> GrammarSpec:
         self.calls.append(grammar.lark)
         assert self.compiling.wait(10)
         if grammar.lark == "crash":
             raise RuntimeError("out of luck")
         if "bad" in grammar.lark:
             raise InvalidGrammar("that grammar is bad")
+        return GrammarSpec(f"{grammar.lark}, compiled")
 
     def step(self, plan: StepPlan) -> ScriptedStep:
         self.started.append(plan)
@@ -540,6 +541,29 @@ def test_a_grammar_that_does_not_compile_is_refused(bench: Bench):
     refused = wire.Refused("bad", "failed", "InvalidGrammar", "that grammar is bad")
     assert bench.post.of(wire.Refused) == [refused]
     assert bench.post.tokens("good") == [100, 101, 102]
+
+
+def test_a_sequence_comes_with_what_was_compiled_each_time_it_gets_a_row(bench: Bench):
+    bench.submit("r1", grammar=GrammarSpec("good"))
+    bench.submit("r2")
+    bench.run()
+    starts = [start for plan in bench.engine.started for start in plan.starts]
+    grammars = [start.sampling.grammar for start in starts]
+    assert sorted(grammars, key=str) == [GrammarSpec("good, compiled"), None]
+
+
+def test_a_request_that_left_before_its_turn_is_not_compiled(bench: Bench):
+    bench.engine.compiling.clear()
+    bench.submit("r1", grammar=GrammarSpec("first"))
+    bench.submit("r2", grammar=GrammarSpec("second"))
+    bench.post.awaited -= 1
+    bench.post.inbox.append(wire.Cancel("r2", "client_gone"))
+    bench.submit("r3")
+    bench.engine.on_step = lambda plan: bench.engine.compiling.set()
+    bench.run()
+    assert bench.engine.calls == ["first"]
+    assert [refused.request_id for refused in bench.post.of(wire.Refused)] == ["r2"]
+    assert sorted(message.request_id for message in bench.post.of(wire.Admitted)) == ["r1", "r3"]
 
 
 def test_a_compiler_that_fails_costs_its_request_only(bench: Bench):

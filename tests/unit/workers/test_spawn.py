@@ -81,6 +81,12 @@ async def test_the_environment_is_inherited_and_extended(monkeypatch):
     assert lines == ["[m] yes too"]
 
 
+async def test_it_counts_devices_as_placement_does(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    _, lines = await run("import os; print(os.environ['CUDA_DEVICE_ORDER'])")
+    assert lines == ["[m] PCI_BUS_ID"]
+
+
 async def test_it_leads_its_own_process_group_and_reads_nothing():
     _, lines = await run("import os, sys; print(os.getpid() == os.getpgid(0), sys.stdin.read())")
     assert lines == ["[m] True "]

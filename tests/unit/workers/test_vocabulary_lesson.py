@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from luce.errors import UnsupportedFeature, WorkerLost
+from luce.errors import InternalError, UnsupportedFeature, WorkerLost
 from luce.protocol import messages as wire
 from luce.protocol.frames import MAX_FRAME_BYTES
 from luce.protocol.sampling import GrammarSpec, SamplingParams
@@ -125,6 +125,26 @@ async def test_a_process_that_dies_meanwhile_leaves_the_usual_error() -> None:
             await waiting
         assert getattr(caught.value, "status", None) == 503
         assert handle.in_flight == 0
+
+
+async def test_a_source_that_fails_is_asked_again() -> None:
+    source = Source()
+    failures = [OSError("the disk is gone")]
+
+    def failing() -> TokenVocabulary:
+        if failures:
+            raise failures.pop()
+        return source()
+
+    handle = WorkerHandle(SPEC, failing)
+    with FakeWorker() as worker:
+        await connect(handle, worker)
+        with pytest.raises(WorkerRefusal) as caught:
+            await submit(handle, "a", BOUND)
+        assert isinstance(caught.value.error, InternalError)
+        await submit(handle, "b", BOUND)
+        assert kinds(worker) == ["Load", "Vocabulary", "Submit"]
+        await disconnect(handle)
 
 
 @pytest.mark.parametrize(

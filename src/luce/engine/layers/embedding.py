@@ -1,11 +1,26 @@
-"""Token embedding: a table of rows."""
+"""Token embedding: a table of rows, plain or quantised."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+
+from luce.engine.ops.quant_matmul import QuantLookup
+from luce.engine.quant_planes import QuantPlanes
+
+
+class TokenEmbedding(Protocol):
+    """From tokens to hidden states."""
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """i32 [T] → [T, hidden]."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +38,32 @@ class Embedding:
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """i32 [T] → [T, hidden]."""
         return F.embedding(token_ids, self.table).to(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table."""
+        return self.table.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class QuantEmbedding:
+    """Looks tokens up in a quantised table.
+
+    Attributes:
+        planes: [V, hidden].
+        dtype: what the model computes in.
+        lookup: the implementation.
+    """
+
+    planes: QuantPlanes
+    dtype: torch.dtype
+    lookup: QuantLookup
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """i32 [T] → [T, hidden]."""
+        return self.lookup(self.planes, token_ids, self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the planes."""
+        return self.planes.nbytes

@@ -64,7 +64,8 @@ def _checked_frequencies(hparams: HParams, divisors: torch.Tensor | None) -> tor
 
 def inverse_frequencies(hparams: HParams) -> torch.Tensor:
     """Radians a position of each rotary pair, scaled: float64 [D/2]."""
-    exponents = torch.arange(0, hparams.head_dim, 2, dtype=torch.float64) / hparams.head_dim
+    size = hparams.rotated_dim
+    exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
     plain = hparams.rope_theta**-exponents
     scaling = hparams.rope_scaling
     if scaling is None:
@@ -108,10 +109,10 @@ def _yarn(plain: torch.Tensor, hparams: HParams, scaling: RopeScaling) -> torch.
 
     def pair_turning(times: float) -> float:
         turns = scaling.original_context / (times * 2 * math.pi)
-        return hparams.head_dim * math.log(turns) / (2 * math.log(hparams.rope_theta))
+        return hparams.rotated_dim * math.log(turns) / (2 * math.log(hparams.rope_theta))
 
     low = max(math.floor(pair_turning(scaling.beta_fast)), 0)
-    high = min(math.ceil(pair_turning(scaling.beta_slow)), hparams.head_dim - 1)
+    high = min(math.ceil(pair_turning(scaling.beta_slow)), hparams.rotated_dim - 1)
     index = torch.arange(plain.shape[0], dtype=torch.float64)
     divide = ((index - low) / max(high - low, 1e-3)).clamp(0.0, 1.0)
     return plain * (1.0 - divide) + plain / scaling.factor * divide

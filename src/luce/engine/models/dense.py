@@ -1,56 +1,63 @@
-"""Dense decoder-only transformers: Llama, Qwen2 and Qwen3 are one family.
+"""Decoder-only transformers: Llama, Qwen2 and Qwen3 are one family.
 
 They differ in hyper-parameters alone: biases on q, k and v (Qwen2), a norm per head on q and k
-(Qwen3), tied or untied output, and which rotary pairs the file's rows are laid out for.
+(Qwen3), tied or untied output, a mixture of experts in place of the feed-forward block, and which
+rotary pairs the file's rows are laid out for. Families with other layers build on this one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from luce.engine.context import ForwardContext
 from luce.engine.layers.attention import SelfAttention
-from luce.engine.layers.embedding import Embedding
+from luce.engine.layers.embedding import Embedding, QuantEmbedding, TokenEmbedding
 from luce.engine.layers.mlp import GatedMlp
 from luce.engine.layers.norm import Norm
 from luce.engine.layers.rotary import RotaryTable
 from luce.engine.models.base import Parameters
+from luce.engine.models.mixture import mixture
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.cpu.native import NativeEmbedding
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.qkv import HeadNorms
 from luce.engine.ops.select import OpSet
-from luce.kv.spec import KVSpec
 from luce.loaders.hparams import HParams
+
+_EMBEDDING = "embed_tokens.weight"
+
+
+class Mixer(Protocol):
+    """Attention of whatever kind."""
+
+    def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
+        """hidden + mixer(norm(hidden)), [T, hidden]; `hidden` may be overwritten."""
+
+
+class FeedForward(Protocol):
+    """One feed-forward block, or a mixture of them."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden + block(norm(hidden)), [T, hidden]; `hidden` may be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
     """Attention and feed-forward, each behind a norm and around a residual."""
 
-    attention: SelfAttention
-    mlp: GatedMlp
+    attention: Mixer
+    mlp: FeedForward
 
     def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         return self.mlp.forward(self.attention.forward(hidden, ctx))
 
 
-def dense_kv_spec(hparams: HParams, block_tokens: int, element_bytes: int) -> KVSpec:
-    """What a dense model keeps per token."""
-    return KVSpec(
-        kind="full",
-        num_layers=hparams.num_layers,
-        block_tokens=block_tokens,
-        num_kv_heads=hparams.num_kv_heads,
-        head_dim=hparams.head_dim,
-        element_bytes=element_bytes,
-    )
-
-
 class DenseModel:
-    """A Llama, Qwen2 or Qwen3 model."""
+    """A model of layers that a builder knows to build."""
 
     def __init__(self, builder: DenseBuilder) -> None:
         self._hparams = builder.hparams
@@ -59,7 +66,8 @@ class DenseModel:
         self._layers = [builder.layer(index) for index in range(self._hparams.num_layers)]
         self._norm = builder.final_norm()
         self._head = builder.head(self._embedding)
-        self.nbytes = builder.linear_bytes + self._embedding.table.nbytes + self._rotary.nbytes
+        builder.finish()
+        self.nbytes = builder.linear_bytes + self._embedding.nbytes + self._rotary.nbytes
 
     @property
     def vocab_size(self) -> int:
@@ -70,8 +78,10 @@ class DenseModel:
 
     def forward(self, input_ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         hidden = self._embedding.forward(input_ids)
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             hidden = layer.forward(hidden, ctx)
+            if ctx.tap is not None:
+                ctx.tap.take(index, hidden)
         return self._norm.forward(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -82,6 +92,11 @@ class DenseBuilder:
     """Builds the parts of a `DenseModel` from a checkpoint's parameters, in file order.
 
     Attributes:
+        hparams: hyper-parameters.
+        parameters: the checkpoint's.
+        ops: implementations.
+        heads: of attention.
+        dtype: what the model computes in.
         linear_bytes: memory of the matrices built so far.
     """
 
@@ -89,51 +104,80 @@ class DenseBuilder:
         self, hparams: HParams, parameters: Parameters, ops: OpSet, max_positions: int
     ) -> None:
         self.hparams = hparams
-        self._parameters = parameters
-        self._ops = ops
+        self.parameters = parameters
+        self.ops = ops
         self._max_positions = max_positions
-        self._heads = HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim)
+        self.heads = HeadShape(hparams.num_heads, hparams.num_kv_heads, hparams.head_dim)
         # The norm is small and always there: it shows the type and device in use.
         self._final_norm = parameters.vector(("norm.weight", (hparams.hidden_size,)))
         self.dtype = self._final_norm.dtype
         self.linear_bytes = 0
 
     def rotary(self) -> RotaryTable:
-        divisors = self._parameters.optional_vector("rope_freqs", (self.hparams.head_dim // 2,))
+        divisors = self.parameters.optional_vector("rope_freqs", (self.hparams.rotated_dim // 2,))
         device = self._final_norm.device
         return RotaryTable(self.hparams, self._max_positions, divisors, device)
 
-    def embedding(self) -> Embedding:
-        shape = (self.hparams.vocab_size, self.hparams.hidden_size)
-        return Embedding(self._parameters.table("embed_tokens.weight", shape), self.dtype)
+    def embedding(self) -> TokenEmbedding:
+        name, shape = _EMBEDDING, (self.hparams.vocab_size, self.hparams.hidden_size)
+        if self.ops.native is not None:
+            table = self.ops.native.embedding(*self.parameters.stored((name, shape)))
+            if table is not None:
+                return table
+        quantised = self.ops.quantised
+        if quantised is not None:
+            planes = self.parameters.quantised((name, shape))
+            if planes is not None:
+                return QuantEmbedding(planes[0], self.dtype, quantised.lookup)
+        return Embedding(self.parameters.table(name, shape), self.dtype)
 
-    def head(self, embedding: Embedding) -> Linear:
+    def head(self, embedding: TokenEmbedding) -> Linear:
         """The output matrix; tied to the embedding it is made from the table there already."""
-        name, table = "lm_head.weight", embedding.table
+        name = "lm_head.weight"
         if self.hparams.tie_word_embeddings:
-            name = "embed_tokens.weight"
-            if table.dtype == self.dtype:
-                head = self._ops.pack_linear(table, None)
-                self.linear_bytes += 0 if head.holds(table) else head.nbytes
+            name = _EMBEDDING
+            if isinstance(embedding, NativeEmbedding):
+                return embedding.head()
+            if isinstance(embedding, QuantEmbedding):
+                assert self.ops.quantised is not None
+                return self.ops.quantised.pack_linear([embedding.planes], None)
+            if isinstance(embedding, Embedding) and embedding.table.dtype == self.dtype:
+                head = self.ops.pack_linear(embedding.table, None)
+                self.linear_bytes += 0 if head.holds(embedding.table) else head.nbytes
                 return head
-        return self._linear((name, self.hparams.vocab_size), columns=self.hparams.hidden_size)
+        return self.linear((name, self.hparams.vocab_size), columns=self.hparams.hidden_size)
+
+    def finish(self) -> None:
+        """Wait for the parameters."""
+        self.parameters.finish()
 
     def norm(self, name: str) -> NormWeight:
-        weight = self._parameters.vector((name, (self.hparams.hidden_size,)))
+        weight = self.norm_weight(name, self.hparams.hidden_size)
         return NormWeight(weight, self.hparams.rms_norm_eps)
+
+    def norm_weight(self, name: str, size: int) -> torch.Tensor:
+        """What a norm multiplies by, [size]; files may store its distance from 1."""
+        if self.hparams.norm_is_offset:
+            return (self.parameters.floats(name, (size,)) + 1.0).to(self.dtype)
+        return self.parameters.vector((name, (size,)))
 
     def final_norm(self) -> Norm:
         norm = self.norm("norm.weight")
-        return Norm(norm.weight, norm.eps, self._ops.rms_norm)
+        return Norm(norm.weight, norm.eps, self.ops.rms_norm)
 
     def layer(self, index: int) -> DecoderLayer:
         prefix = f"layers.{index}."
-        return DecoderLayer(
-            attention=self._attention(index, prefix),
-            mlp=self._mlp(prefix),
-        )
+        norm = f"{prefix}post_attention_layernorm.weight"
+        experts = self.hparams.experts
+        mlp: FeedForward
+        if experts is None:
+            mlp = self._mlp(f"{prefix}mlp.", norm)
+        else:
+            mlp = mixture(self, experts, f"{prefix}mlp.", norm)
+        return DecoderLayer(self.attention(index, prefix), mlp)
 
-    def _attention(self, index: int, prefix: str) -> SelfAttention:
+    def attention(self, index: int, prefix: str) -> Mixer:
+        """The layer's attention."""
         hparams = self.hparams
         norm = self.norm(f"{prefix}input_layernorm.weight")
         prefix = f"{prefix}self_attn."
@@ -142,42 +186,49 @@ class DenseBuilder:
         rows = (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows))
         bias = None
         if hparams.attention_bias:
-            bias = self._parameters.vector(*((f"{prefix}{n}.bias", (r,)) for n, r in rows))
+            bias = self.parameters.vector(*((f"{prefix}{n}.bias", (r,)) for n, r in rows))
         weights = tuple((f"{prefix}{name}.weight", count) for name, count in rows)
         return SelfAttention(
             layer=index,
-            heads=self._heads,
+            heads=self.heads,
             norm=norm,
-            qkv=self._linear(*weights, columns=hparams.hidden_size, bias=bias),
-            output=self._linear((f"{prefix}o_proj.weight", hparams.hidden_size), columns=q_rows),
-            product=self._ops.product,
-            head_norms=self._head_norms(prefix) if hparams.qk_norm else None,
-            place_qkv=self._ops.place_qkv,
+            qkv=self.linear(*weights, columns=hparams.hidden_size, bias=bias),
+            output=self.linear((f"{prefix}o_proj.weight", hparams.hidden_size), columns=q_rows),
+            product=self.ops.product,
+            head_norms=self.head_norms(prefix) if hparams.qk_norm else None,
+            place_qkv=self.ops.place_qkv,
         )
 
-    def _head_norms(self, prefix: str) -> HeadNorms:
+    def head_norms(self, prefix: str) -> HeadNorms:
         size = self.hparams.head_dim
-        query, key = (
-            self._parameters.vector((f"{prefix}{name}_norm.weight", (size,))) for name in "qk"
-        )
+        query, key = (self.norm_weight(f"{prefix}{name}_norm.weight", size) for name in "qk")
         return HeadNorms(query, key, self.hparams.rms_norm_eps)
 
-    def _mlp(self, prefix: str) -> GatedMlp:
+    def _mlp(self, prefix: str, norm: str) -> GatedMlp:
         hidden, ffn = self.hparams.hidden_size, self.hparams.intermediate_size
-        norm = self.norm(f"{prefix}post_attention_layernorm.weight")
-        prefix = f"{prefix}mlp."
         gate_up = ((f"{prefix}gate_proj.weight", ffn), (f"{prefix}up_proj.weight", ffn))
         return GatedMlp(
-            norm=norm,
-            gate_up=self._linear(*gate_up, columns=hidden),
-            down=self._linear((f"{prefix}down_proj.weight", hidden), columns=ffn),
-            gated_product=self._ops.gated_product,
+            norm=self.norm(norm),
+            gate_up=self.linear(*gate_up, columns=hidden),
+            down=self.linear((f"{prefix}down_proj.weight", hidden), columns=ffn),
+            gated_product=self.ops.gated_product,
         )
 
-    def _linear(
+    def linear(
         self, *parts: tuple[str, int], columns: int, bias: torch.Tensor | None = None
     ) -> Linear:
-        weight = self._parameters.matrix(*((name, (rows, columns)) for name, rows in parts))
-        linear = self._ops.pack_linear(weight, bias)
+        linear = self._pack([(name, (rows, columns)) for name, rows in parts], bias)
         self.linear_bytes += linear.nbytes
         return linear
+
+    def _pack(self, shaped: list[tuple[str, tuple[int, int]]], bias: torch.Tensor | None) -> Linear:
+        """In tiles or planes if all parts can be; else decoded as a whole."""
+        if self.ops.native is not None:
+            tiled = self.ops.native.linear(self.parameters.stored(*shaped), bias)
+            if tiled is not None:
+                return tiled
+        if self.ops.quantised is not None:
+            planes = self.parameters.quantised(*shaped)
+            if planes is not None:
+                return self.ops.quantised.pack_linear(planes, bias)
+        return self.ops.pack_linear(self.parameters.matrix(*shaped), bias)

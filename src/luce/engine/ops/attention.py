@@ -11,6 +11,8 @@ from typing import Protocol
 
 import torch
 
+from luce.engine.ops.kv_cache import KVCache
+
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
@@ -89,13 +91,13 @@ class AttentionBatch:
 class AttentionStep(Protocol):
     """Attention prepared for one step; called once per layer."""
 
-    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    def __call__(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """Causal attention of the step's tokens.
 
         Args:
             qkv: [T, H + 2K, D]: queries and keys, rotated, and values. The keys and values are
                 in the cache already.
-            cache: [N, P, 2, K, D].
+            cache: [N, P, 2, K, D], or a typed one.
 
         Returns:
             [T, H * D]. Softmax is in float32 whatever the inputs are.

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import torch
 
+from luce.engine.ops.kv_cache import KVCache
+
 
 class RmsNorm(Protocol):
     """Root-mean-square normalisation."""
@@ -40,11 +42,11 @@ class SiluAndMul(Protocol):
 class StoreKV(Protocol):
     """Writes new keys and values into the cache."""
 
-    def __call__(self, kv: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    def __call__(self, kv: torch.Tensor, cache: KVCache, slot_mapping: torch.Tensor) -> None:
         """Scatter kv [T, 2 * K * D] (keys | values) to flat positions of cache [N, P, 2, K, D].
 
         Args:
             kv: rows may be strided.
-            cache: overwritten at the given positions.
+            cache: overwritten at the given positions; it may be a typed one.
             slot_mapping: i64 [T], block * P + offset; distinct, but for the null block's.
         """

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class PlaceQkv(Protocol):
         heads: HeadShape,
         norms: HeadNorms | None,
         places: TokenPlaces,
-        cache: torch.Tensor,
+        cache: KVCache,
     ) -> None:
         """Normalise and rotate queries and keys, write keys and values to the cache.
 
@@ -50,5 +51,5 @@ class PlaceQkv(Protocol):
             heads: geometry.
             norms: applied before the rotation, where the model has them.
             places: angles and slots.
-            cache: [N, P, 2, K, D]; overwritten at the slots.
+            cache: [N, P, 2, K, D], or a typed one; overwritten at the slots.
         """

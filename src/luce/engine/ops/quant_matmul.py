@@ -2,7 +2,7 @@
 
     y[t, n] = sum_k x[t, k] W[n, k] + bias[n] (+ residual[t, n])
 
-with W in the planes of `luce.engine.quant_formats`, x and y in the activations' type and sums in
+with W in the planes of `luce.loaders.quant_formats`, x and y in the activations' type and sums in
 float32. What is multiplied differs by the number of rows of x, because a different unit of the
 processor is the bottleneck:
 
@@ -18,11 +18,14 @@ Bytes read: those of the planes, once; `vendor` writes and reads them as bfloat1
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from luce.engine.ops.linear import Linear
+from luce.engine.ops.moe import ExpertMlp
+from luce.engine.ops.pointwise import SiluAndMul
 from luce.engine.quant_planes import QuantPlanes
 
 
@@ -31,6 +34,33 @@ class QuantPacker(Protocol):
 
     def __call__(self, parts: list[QuantPlanes], bias: torch.Tensor | None) -> Linear:
         """Use `parts`, each [N_i, K] of any format, and `bias` [sum of N_i]."""
+
+
+class QuantLookup(Protocol):
+    """Rows of a quantised table, decoded."""
+
+    def __call__(
+        self, planes: QuantPlanes, row_ids: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """i32 [T] rows of [V, K] → [T, K] in `dtype`, rounded once from float32."""
+
+
+class QuantExpertPacker(Protocol):
+    """Makes an `ExpertMlp` of quantised experts."""
+
+    def __call__(
+        self, gate_up: QuantPlanes, down: QuantPlanes, num_experts: int, silu_and_mul: SiluAndMul
+    ) -> ExpertMlp:
+        """Use gate | up, E * 2F rows of `hidden`, and down, E * hidden rows of F."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantOps:
+    """What models with quantised weights run on; without a packer experts are decoded at load."""
+
+    pack_linear: QuantPacker
+    lookup: QuantLookup
+    pack_experts: QuantExpertPacker | None = None
 
 
 def check_parts(parts: list[QuantPlanes], bias: torch.Tensor | None) -> tuple[int, int]:

@@ -9,79 +9,67 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import torch
 
-from luce.engine.ops.attention import HeadShape, PagedAttention
+from luce.engine.device import kernel_refusal
+from luce.engine.ops.attention import PagedAttention
+from luce.engine.ops.candidates import (
+    Candidate,
+    OpChoice,
+    OpRequest,
+    choose,
+    never,
+    unless_cpu,
+    unless_cpu_float32,
+)
 from luce.engine.ops.cpu import attention as cpu_attention
 from luce.engine.ops.cpu import linear as cpu_linear
 from luce.engine.ops.cpu import pointwise as cpu_pointwise
+from luce.engine.ops.cpu.native import NativeOps
+from luce.engine.ops.cpu.native_candidates import (
+    choose_native,
+    native_attention,
+    native_place_qkv,
+    native_products,
+    native_rms_norm,
+)
+from luce.engine.ops.gated_delta import GatedDelta
+from luce.engine.ops.gated_heads import GatedHeads
 from luce.engine.ops.linear import LinearPacker
+from luce.engine.ops.moe import AddMixture, ExpertPacker, Route
 from luce.engine.ops.pointwise import RmsNorm, Rotate, SiluAndMul, StoreKV
 from luce.engine.ops.projection import NormedProduct
 from luce.engine.ops.qkv import PlaceQkv
+from luce.engine.ops.quant_matmul import QuantOps
 from luce.engine.ops.ref import attention as ref_attention
+from luce.engine.ops.ref import gated_delta as ref_gated_delta
 from luce.engine.ops.ref import linear as ref_linear
+from luce.engine.ops.ref import moe as ref_moe
 from luce.engine.ops.ref import pointwise as ref_pointwise
+from luce.engine.ops.ref import quant_matmul as ref_quant
+from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
 from luce.engine.ops.ref.projection import StepwiseGatedProduct, StepwiseProduct
 from luce.engine.ops.ref.qkv import StepwisePlaceQkv
 
 T = TypeVar("T")
+_Mixture = tuple[Route, ExpertPacker, AddMixture]
 TRITON = "triton"
 _MAX_HEAD_DIM = 256
 
 
 @dataclass(frozen=True, slots=True)
-class OpRequest:
-    """What the operations will be used for.
-
-    Attributes:
-        device: where.
-        dtype: of activations and weights.
-        heads: geometry of attention.
-        interleaved_rope: rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i+D/2).
-        lanes: most sequences of a step that have one query; sizes a GPU's scratch memory.
-        max_ctx: longest context in tokens; likewise.
-    """
-
-    device: torch.device
-    dtype: torch.dtype
-    heads: HeadShape
-    interleaved_rope: bool
-    lanes: int = 1
-    max_ctx: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate(Generic[T]):
-    """One implementation.
-
-    Attributes:
-        name: as recorded.
-        implementation: what is used.
-        refusal: why it cannot serve a request, or None.
-    """
-
-    name: str
-    implementation: T
-    refusal: Callable[[OpRequest], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class OpChoice:
-    """What was chosen for an operation, and what was not, with the reasons."""
-
-    op: str
-    chosen: str
-    refused: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class OpSet:
-    """The implementations a model runs on."""
+    """The implementations a model runs on; without `quantised` ones weights are decoded at load.
+
+    `native`, where it is there, is asked first.
+    """
 
     pack_linear: LinearPacker
+    native: NativeOps | None
+    quantised: QuantOps | None
     rms_norm: RmsNorm
     rotate: Rotate
     silu_and_mul: SiluAndMul
@@ -90,6 +78,11 @@ class OpSet:
     product: NormedProduct
     gated_product: NormedProduct
     attention: PagedAttention
+    gated_delta: GatedDelta
+    gated_heads: GatedHeads
+    route: Route
+    pack_experts: ExpertPacker
+    add_mixture: AddMixture
     choices: tuple[OpChoice, ...]
 
     @property
@@ -98,34 +91,12 @@ class OpSet:
         return any(each.op == "attention" and each.chosen == TRITON for each in self.choices)
 
 
-def choose(op: str, candidates: list[Candidate[T]], request: OpRequest) -> tuple[T, OpChoice]:
-    """The first candidate that serves the request."""
-    refused: list[tuple[str, str]] = []
-    for candidate in candidates:
-        reason = candidate.refusal(request)
-        if reason is None:
-            return candidate.implementation, OpChoice(op, candidate.name, tuple(refused))
-        refused.append((candidate.name, reason))
-    raise AssertionError(f"no candidate serves {op}: {refused}")
-
-
-def _never(request: OpRequest) -> str | None:
-    del request
-    return None
-
-
-def _unless_cpu(request: OpRequest) -> str | None:
-    return None if request.device.type == "cpu" else "made for a CPU"
-
-
-def _unless_cpu_float32(request: OpRequest) -> str | None:
-    if request.dtype != torch.float32:
-        return "made for float32"
-    return _unless_cpu(request)
+def _if_cpu(request: OpRequest) -> str | None:
+    return "a CPU computes faster with decoded weights" if request.device.type == "cpu" else None
 
 
 def _unless_onednn(request: OpRequest) -> str | None:
-    return _unless_cpu_float32(request) or cpu_linear.refusal()
+    return unless_cpu_float32(request) or cpu_linear.refusal()
 
 
 def _triton_refusal(request: OpRequest) -> str | None:
@@ -143,7 +114,7 @@ def _on_gpu(request: OpRequest, load: Callable[[], T]) -> list[Candidate[T]]:
     reason = _triton_refusal(request)
     if reason is not None:
         return [Candidate(TRITON, _refused, lambda _: reason)]  # type: ignore[arg-type]
-    return [Candidate(TRITON, load(), _never)]
+    return [Candidate(TRITON, load(), never)]
 
 
 def _refused() -> None:
@@ -154,6 +125,29 @@ def _triton_linear() -> LinearPacker:
     from luce.engine.ops.triton.linear import DeviceLinear
 
     return DeviceLinear
+
+
+def _triton_quantised() -> QuantOps | None:
+    from luce.engine.ops.triton.moe_quant import QuantExperts
+    from luce.engine.ops.triton.quant_embedding import quant_lookup
+    from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+
+    return QuantOps(TritonQuantLinear, quant_lookup, QuantExperts)
+
+
+def _cuda_quantised() -> QuantOps | None:
+    from luce.engine.ops.cuda.quant_mma import QuantMma
+    from luce.engine.ops.triton.moe_quant import QuantExperts
+    from luce.engine.ops.triton.quant_embedding import quant_lookup
+    from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+
+    return QuantOps(partial(TritonQuantLinear, mma=QuantMma()), quant_lookup, QuantExperts)
+
+
+def _cuda_refusal(request: OpRequest) -> str | None:
+    if request.dtype != torch.bfloat16:
+        return "made for bfloat16"
+    return kernel_refusal()
 
 
 def _triton_rms_norm() -> RmsNorm:
@@ -182,6 +176,25 @@ def _triton_products(
     return FusedProduct(product, gated=False), FusedProduct(gated_product, gated=True)
 
 
+def _triton_gated_delta() -> GatedDelta:
+    from luce.engine.ops.triton.gated_delta import gated_delta
+
+    return gated_delta
+
+
+def _triton_gated_heads() -> GatedHeads:
+    from luce.engine.ops.triton.gated_heads import DeviceGatedHeads
+
+    return DeviceGatedHeads()
+
+
+def _triton_experts() -> _Mixture:
+    from luce.engine.ops.triton.moe import DeviceExperts, add_mixture
+    from luce.engine.ops.triton.moe_route import route
+
+    return route, DeviceExperts, add_mixture
+
+
 def _triton_attention(request: OpRequest) -> PagedAttention:
     from luce.engine.ops.triton.paged_attention import TritonAttention
 
@@ -192,79 +205,156 @@ def _linear_candidates(request: OpRequest) -> list[Candidate[LinearPacker]]:
     return [
         *_on_gpu(request, _triton_linear),
         Candidate("onednn", cpu_linear.PackedLinear, _unless_onednn),
-        Candidate("ref", ref_linear.PlainLinear, _never),
+        Candidate("ref", ref_linear.PlainLinear, never),
     ]
 
 
-def _rms_norm_candidates(request: OpRequest) -> list[Candidate[RmsNorm]]:
+def _quantised_candidates(request: OpRequest) -> list[Candidate[QuantOps | None]]:
+    plain = QuantOps(ref_quant.ReferenceQuantLinear, ref_quant.lookup)
+    on_gpu = _on_gpu(request, _triton_quantised)
+    if on_gpu and on_gpu[0].refusal(request) is None:
+        reason = _cuda_refusal(request)
+        cuda = _cuda_quantised() if reason is None else None
+        on_gpu.insert(0, Candidate("cuda", cuda, lambda _: reason))
     return [
+        *on_gpu,
+        Candidate("ref", plain, _if_cpu),
+        Candidate("decoded_at_load", None, never),
+    ]
+
+
+def _rms_norm_candidates(request: OpRequest, native: NativeOps | None) -> list[Candidate[RmsNorm]]:
+    return [
+        *native_rms_norm(native),
         *_on_gpu(request, _triton_rms_norm),
-        Candidate("cpu", cpu_pointwise.rms_norm, _unless_cpu_float32),
-        Candidate("ref", ref_pointwise.rms_norm, _never),
+        Candidate("cpu", cpu_pointwise.rms_norm, unless_cpu_float32),
+        Candidate("ref", ref_pointwise.rms_norm, never),
     ]
 
 
 def _rotate_candidates(*, interleaved: bool) -> list[Candidate[Rotate]]:
     fast = cpu_pointwise.rotate_interleaved if interleaved else cpu_pointwise.rotate_half
     plain = ref_pointwise.rotate_interleaved if interleaved else ref_pointwise.rotate_half
-    return [Candidate("cpu", fast, _unless_cpu_float32), Candidate("ref", plain, _never)]
+    return [Candidate("cpu", fast, unless_cpu_float32), Candidate("ref", plain, never)]
 
 
-def _attention_candidates(request: OpRequest) -> list[Candidate[PagedAttention]]:
-    grouped = cpu_attention.GroupedAttention(request.heads, request.dtype)
+def _attention_candidates(
+    request: OpRequest, native: NativeOps | None
+) -> list[Candidate[PagedAttention]]:
+    grouped = cpu_attention.GroupedAttention(
+        request.heads, request.dtype, rereads=request.has_typed_cache
+    )
     plain = ref_attention.ReferenceAttention(request.heads)
     return [
         *_on_gpu(request, lambda: _triton_attention(request)),
-        Candidate("cpu_grouped", grouped, _unless_cpu),
-        Candidate("ref", plain, _never),
+        *native_attention(native, request),
+        Candidate("cpu_grouped", grouped, unless_cpu),
+        Candidate("ref", plain, never),
+    ]
+
+
+def _place_candidates(
+    request: OpRequest, native: NativeOps | None, stepwise: PlaceQkv
+) -> list[Candidate[PlaceQkv]]:
+    return [
+        *_on_gpu(request, lambda: _triton_place_qkv(request)),
+        *native_place_qkv(native, request),
+        Candidate("stepwise", stepwise, never),
+    ]
+
+
+def _delta_candidates(request: OpRequest) -> list[Candidate[GatedDelta]]:
+    return [
+        *_on_gpu(request, _triton_gated_delta),
+        Candidate("ref", ref_gated_delta.gated_delta, never),
+    ]
+
+
+def _gated_heads_candidates(request: OpRequest) -> list[Candidate[GatedHeads]]:
+    return [
+        *_on_gpu(request, _triton_gated_heads),
+        Candidate("ref", ReferenceGatedHeads(), never),
+    ]
+
+
+def _expert_candidates(request: OpRequest, looped: ExpertPacker) -> list[Candidate[_Mixture]]:
+    return [
+        *_on_gpu(request, _triton_experts),
+        Candidate("ref", (ref_moe.route, looped, ref_moe.add_mixture), never),
     ]
 
 
 def select_ops(request: OpRequest) -> OpSet:
     """Choose every operation of a model."""
+    native, native_choice = choose_native(request)
     pack_linear, linear_choice = choose("linear", _linear_candidates(request), request)
-    rms_norm, norm_choice = choose("rms_norm", _rms_norm_candidates(request), request)
+    quantised, quantised_choice = choose("quantised", _quantised_candidates(request), request)
+    rms_norm, norm_choice = choose("rms_norm", _rms_norm_candidates(request, native), request)
     rotate, rotate_choice = choose(
         "rotate", _rotate_candidates(interleaved=request.interleaved_rope), request
     )
-    attention, attention_choice = choose("attention", _attention_candidates(request), request)
+    attention, attention_choice = choose(
+        "attention", _attention_candidates(request, native), request
+    )
     # Made of the operations above, or in one with what stands around them.
     stepwise: PlaceQkv = StepwisePlaceQkv(rms_norm, rotate, ref_pointwise.store_kv)
-    place_qkv, _ = choose(
-        "place_qkv",
-        [
-            *_on_gpu(request, lambda: _triton_place_qkv(request)),
-            Candidate("stepwise", stepwise, _never),
-        ],
-        request,
-    )
+    place_qkv, _ = choose("place_qkv", _place_candidates(request, native, stepwise), request)
     silu_and_mul, _ = choose(
         "silu_and_mul",
         [
             *_on_gpu(request, _triton_silu_and_mul),
-            Candidate("ref", ref_pointwise.silu_and_mul, _never),
+            Candidate("ref", ref_pointwise.silu_and_mul, never),
         ],
         request,
     )
-    product: NormedProduct = StepwiseProduct(rms_norm)
-    gated_product: NormedProduct = StepwiseGatedProduct(rms_norm, silu_and_mul)
-    products, _ = choose(
-        "product",
-        [
-            *_on_gpu(request, lambda: _triton_products(product, gated_product)),
-            Candidate("stepwise", (product, gated_product), _never),
-        ],
-        request,
-    )
+    product, gated_product = _choose_products(request, native, rms_norm, silu_and_mul)
+    gated_delta, _ = choose("gated_delta", _delta_candidates(request), request)
+    gated_heads, _ = choose("gated_heads", _gated_heads_candidates(request), request)
+    looped = ref_moe.LoopedExpertsPacker(pack_linear, silu_and_mul)
+    mixture, _ = choose("experts", _expert_candidates(request, looped), request)
+    route, pack_experts, add_mixture = mixture
     return OpSet(
         pack_linear=pack_linear,
+        native=native,
+        quantised=quantised,
         rms_norm=rms_norm,
         rotate=rotate,
         silu_and_mul=silu_and_mul,
         store_kv=ref_pointwise.store_kv,
         place_qkv=place_qkv,
-        product=products[0],
-        gated_product=products[1],
+        product=product,
+        gated_product=gated_product,
         attention=attention,
-        choices=(linear_choice, norm_choice, rotate_choice, attention_choice),
+        gated_delta=gated_delta,
+        gated_heads=gated_heads,
+        route=route,
+        pack_experts=pack_experts,
+        add_mixture=add_mixture,
+        choices=(
+            native_choice,
+            linear_choice,
+            quantised_choice,
+            norm_choice,
+            rotate_choice,
+            attention_choice,
+        ),
     )
+
+
+def _choose_products(
+    request: OpRequest, native: NativeOps | None, rms_norm: RmsNorm, silu_and_mul: SiluAndMul
+) -> tuple[NormedProduct, NormedProduct]:
+    """Norm and product, and norm, product and gate."""
+    product: NormedProduct = StepwiseProduct(rms_norm)
+    gated_product: NormedProduct = StepwiseGatedProduct(rms_norm, silu_and_mul)
+    products: tuple[NormedProduct, NormedProduct]
+    products, _ = choose(
+        "product",
+        [
+            *_on_gpu(request, lambda: _triton_products(product, gated_product)),
+            *native_products(native, product, gated_product),
+            Candidate("stepwise", (product, gated_product), never),
+        ],
+        request,
+    )
+    return products

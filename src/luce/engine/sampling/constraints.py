@@ -7,6 +7,7 @@ that the host has not seen.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from luce.engine.sampling.masks import TokenMasks, Words, has_any, mask_words, set_bits
-from luce.errors import InternalError
+from luce.errors import ApiError, InternalError
 from luce.protocol.sampling import GrammarSpec
 from luce.scheduler.plan import (
     GRAMMAR_ENDED_TOKEN,
@@ -27,6 +28,8 @@ from luce.scheduler.plan import (
 if TYPE_CHECKING:
     from luce.engine.sampling.grammar import GrammarCompiler, Matcher
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class _Occupant:
@@ -35,6 +38,8 @@ class _Occupant:
     matcher: Matcher | None
     stop_ids: tuple[int, ...]
     min_tokens: int
+    is_lost: bool = False
+    """Its grammar could not be compiled, so it is to fail."""
 
     def accepts(self, token_id: int) -> bool:
         """Let the matcher go on by a token; a stop token is the end of all that it matches."""
@@ -92,35 +97,40 @@ class RowConstraints:
         inside = [[i for i in ids if 0 <= i < size] for ids in (control_ids, end_ids)]
         self._compiler = GrammarCompiler(known, *inside)
 
-    def check(self, grammar: GrammarSpec) -> None:
-        """Compile a grammar, so that its row finds it compiled.
+    def check(self, grammar: GrammarSpec) -> GrammarSpec:
+        """Compile a grammar.
+
+        Returns:
+            The same with what was compiled. A row that starts with this one compiles nothing,
+            however often it starts again.
 
         Raises:
             InvalidGrammar: it cannot be followed.
             InternalError: no vocabulary has come.
         """
-        self._matcher(grammar)
+        if self._compiler is None:
+            raise InternalError("a grammar came before the vocabulary it speaks of")
+        return self._compiler.compiled(grammar)
 
     def start(self, starts: Sequence[RowStart]) -> None:
         """New occupants replace the former ones, of whom nothing stays.
 
-        Raises:
-            InvalidGrammar: as `check`.
-            InternalError: as `check`.
+        One whose grammar was not checked before and cannot be followed fails with its first
+        token, alone.
         """
         for start in starts:
-            params, matcher = start.sampling, None
-            if params.grammar is not None:
-                matcher = self._matcher(params.grammar)
-                matcher.consume(start.history[start.num_prompt_tokens :])
-            self._occupants[start.row] = _Occupant(
-                matcher, params.stop_token_ids, params.min_tokens
-            )
+            self._occupants[start.row] = self._occupant(start)
 
     def begin(self, items: Sequence[ScheduledSequence]) -> StepConstraints | None:
         """Start on the masks of a step's sampled items; None: nothing binds them."""
         lines = [
-            _Line(number, occupant, item.output_index, item.forced_token)
+            _Line(
+                number,
+                occupant,
+                item.output_index,
+                item.forced_token,
+                GRAMMAR_FAILED_TOKEN if occupant.is_lost else None,
+            )
             for number, item in enumerate(items)
             if _binds(occupant := self._occupants[item.row], item)
         ]
@@ -137,10 +147,19 @@ class RowConstraints:
         """End the thread; the constraints cannot be used any more."""
         self._thread.shutdown()
 
-    def _matcher(self, grammar: GrammarSpec) -> Matcher:
-        if self._compiler is None:
-            raise InternalError("a grammar came before the vocabulary it speaks of")
-        return self._compiler.matcher(grammar)
+    def _occupant(self, start: RowStart) -> _Occupant:
+        params = start.sampling
+        if params.grammar is None:
+            return _Occupant(None, params.stop_token_ids, params.min_tokens)
+        try:
+            if self._compiler is None:
+                raise InternalError("a grammar came before the vocabulary it speaks of")
+            matcher = self._compiler.matcher(params.grammar)
+        except ApiError:
+            log.exception("a grammar was not checked before its row started")
+            return _Occupant(None, (), 0, is_lost=True)
+        matcher.consume(start.history[start.num_prompt_tokens :])
+        return _Occupant(matcher, params.stop_token_ids, params.min_tokens)
 
     def _fill(self, matchers: list[Matcher]) -> Words:
         assert self._compiler is not None, "matchers come from the compiler"
@@ -151,7 +170,8 @@ class RowConstraints:
 
 def _binds(occupant: _Occupant, item: ScheduledSequence) -> bool:
     is_short = item.output_index < occupant.min_tokens and bool(occupant.stop_ids)
-    return occupant.matcher is not None or is_short or item.forced_token is not None
+    is_held = occupant.matcher is not None or occupant.is_lost
+    return is_held or is_short or item.forced_token is not None
 
 
 class StepConstraints:

@@ -1,7 +1,7 @@
-"""Grammars: which tokens may come next. The only file here that imports llguidance.
+"""Grammars: which tokens may come next.
 
-Two bounds keep a malicious grammar from hurting the other requests: `LLParserLimits` cap the
-work of one compilation and of one mask, and what fails does so in its own matcher.
+Two bounds keep a malicious grammar from hurting the other requests: `LIMITS` cap the work of one
+compilation and of one mask, and what fails does so in its own matcher.
 """
 
 from __future__ import annotations
@@ -9,36 +9,19 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import llguidance
 
 from luce.engine.sampling.masks import Words, mask_words
 from luce.errors import InvalidGrammar
+from luce.grammar import GrammarFault, GrammarVocabulary
 from luce.protocol.sampling import GrammarSpec
 
-# A mask may walk some 14,000 units of lexer fuel and 20,000 items a millisecond, and a lexer
-# state takes up to 2 kB (llguidance's own figures): at most 20 ms and 40 MB. An ambiguous grammar
-# whose rows are full was measured at 100 ms a token before it breaks; 250 optional properties of
-# one object fill a row.
-_LIMITS = llguidance.LLParserLimits(
-    max_items_in_row=1000,
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=20_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
-
-# The model spells the text as it likes; otherwise only one way of cutting a forced text into
-# tokens would be allowed, which needs the tokenizer.
-_FREE_SPELLING = '\n%llguidance {"no_forcing": true}\n'
-
 _MAX_CACHED = 32
-_MAX_MESSAGE = 300
 _MAX_THREADS = 4
 
-_UNUSABLE = "The model cannot follow the schema or grammar given for its answer: {}"
+_UNUSABLE = "The model cannot follow the schema or grammar given for its answer: {}."
 
 
 class Matcher:
@@ -57,6 +40,21 @@ class Matcher:
         return bool(self.inner.consume_tokens(list(token_ids)))
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar(GrammarSpec):
+    """A grammar and what was compiled of it, which lives as long as the request that holds it.
+
+    Attributes:
+        compiled: at the grammar's beginning; only copies of it go on.
+    """
+
+    compiled: llguidance.LLMatcher = field(compare=False, repr=False)
+
+    def matcher(self) -> Matcher:
+        """A matcher at the beginning; takes no time."""
+        return Matcher(self.compiled.deep_copy())
+
+
 class GrammarCompiler:
     """Makes matchers for one vocabulary.
 
@@ -73,35 +71,39 @@ class GrammarCompiler:
     def __init__(
         self, tokens: Sequence[bytes], control_ids: Sequence[int], end_ids: Sequence[int]
     ) -> None:
-        self.end_ids = tuple(end_ids) or (len(tokens),)
-        texts = [*tokens] if end_ids else [*tokens, b""]
-        self.mask_words = mask_words(len(texts))
-        vocabulary = _Vocabulary(texts, [*control_ids], self.end_ids[0])
-        self._tokenizer = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(vocabulary), eos_token=list(self.end_ids)
-        )
+        self._vocabulary = GrammarVocabulary(tokens, control_ids, end_ids)
+        self.end_ids = self._vocabulary.end_ids
+        self.mask_words = mask_words(self._vocabulary.size)
         self._executor = llguidance.LLExecutor(_MAX_THREADS)
-        self._cache: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._cache_lock = threading.Lock()
 
-    def matcher(self, grammar: GrammarSpec) -> Matcher:
-        """A matcher at the beginning of a grammar; one that was used lately is not compiled again.
-
-        From any thread.
+    def compiled(self, grammar: GrammarSpec) -> CompiledGrammar:
+        """A grammar, compiled; one that was used lately is not compiled again. From any thread.
 
         Raises:
             InvalidGrammar: it has errors, or is too large.
         """
+        if isinstance(grammar, CompiledGrammar):
+            return grammar
         with self._cache_lock:
-            compiled = self._cache.get(grammar.lark)
-        if compiled is None:
-            compiled = self._compile(grammar.lark)
+            found = self._cache.get(grammar.lark)
+        if found is None:
+            found = self._compile(grammar.lark)
         with self._cache_lock:
-            self._cache[grammar.lark] = compiled
+            self._cache[grammar.lark] = found
             self._cache.move_to_end(grammar.lark)
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
-            return Matcher(compiled.deep_copy())
+            return found
+
+    def matcher(self, grammar: GrammarSpec) -> Matcher:
+        """A matcher at the beginning of a grammar.
+
+        Raises:
+            InvalidGrammar: as `compiled`.
+        """
+        return self.compiled(grammar).matcher()
 
     def fill(self, matchers: Sequence[Matcher], masks: Words) -> None:
         """Write the tokens each matcher allows into its line; runs without the interpreter's lock.
@@ -115,39 +117,8 @@ class GrammarCompiler:
             lines, masks.ctypes.data, masks.strides[0], len(lines)
         )
 
-    def _compile(self, lark: str) -> llguidance.LLMatcher:
+    def _compile(self, lark: str) -> CompiledGrammar:
         try:
-            inner = llguidance.LLMatcher(
-                self._tokenizer, lark + _FREE_SPELLING, log_level=0, limits=_LIMITS
-            )
-        except BaseException as error:
-            # A panic of the Rust code; its class has no name to import and is no Exception.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise InvalidGrammar(_UNUSABLE.format("it is malformed")) from error
-        # What allows no first token, or only with too much work, shows here.
-        first = inner.deep_copy()
-        first.compute_bitmask()
-        if first.is_error():
-            raise InvalidGrammar(_UNUSABLE.format(_shortened(first.get_error())))
-        return inner
-
-
-def _shortened(message: str) -> str:
-    """A message without llguidance's internals and without much of a long grammar."""
-    told = message.partition("<non-verbose")[0].strip()
-    return told if len(told) <= _MAX_MESSAGE else f"{told[:_MAX_MESSAGE]} ..."
-
-
-class _Vocabulary:
-    """The form llguidance wants a vocabulary in."""
-
-    bos_token_id = None
-
-    def __init__(self, tokens: list[bytes], control_ids: list[int], end_id: int) -> None:
-        self.tokens = tokens
-        self.special_token_ids = control_ids
-        self.eos_token_id = end_id
-
-    def __call__(self, text: str) -> list[int]:
-        raise NotImplementedError("a grammar that forces no spelling tokenises nothing")
+            return CompiledGrammar(lark, self._vocabulary.compile(lark))
+        except GrammarFault as fault:
+            raise InvalidGrammar(_UNUSABLE.format(fault.why)) from fault

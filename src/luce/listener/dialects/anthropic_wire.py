@@ -11,13 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from luce.listener.dialects.formats_wire import TextFormat
-from luce.listener.dialects.openai_wire import (
-    LOGPROBS_ELSEWHERE,
-    UNSERVED_ANYWHERE,
-    SamplingFields,
-    formats_but,
-)
+from luce.listener.dialects.openai_wire import SamplingFields
 from luce.listener.dialects.ranges import ItemList
+from luce.listener.dialects.unserved import LOGPROBS_ELSEWHERE, UNSERVED_ANYWHERE, formats_but
 
 
 class Block(msgspec.Struct):

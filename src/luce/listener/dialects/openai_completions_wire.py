@@ -12,12 +12,8 @@ import msgspec
 
 from luce.listener.dialects.formats_wire import ResponseFormat
 from luce.listener.dialects.openai_completions_logprobs import TextLogprobs
-from luce.listener.dialects.openai_wire import (
-    UNSERVED_ANYWHERE,
-    SamplingFields,
-    WireUsage,
-    formats_but,
-)
+from luce.listener.dialects.openai_wire import SamplingFields, WireUsage
+from luce.listener.dialects.unserved import UNSERVED_ANYWHERE, formats_but
 
 DEFAULT_MAX_TOKENS = 16
 """As the API says."""

@@ -31,6 +31,7 @@ from luce.errors import (
 from luce.listener.dialects import (
     anthropic_answer,
     anthropic_wire,
+    hidden_states,
     openai_completions_wire,
     openai_wire,
     responses_answer,
@@ -241,6 +242,18 @@ OPERATIONS = (
         request=TokenizeRequest,
         answer=TokenizeAnswer,
         errors=_TOKENS,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/hidden_states",
+        tag=_TOKENS_TAG,
+        summary="The residual stream of a conversation's prompt.",
+        description="With several models the request names one of them.",
+        request=hidden_states.HiddenStatesRequest,
+        refused=openai_wire.UNSERVED,
+        ignored=openai_wire.NO_EFFECT,
+        answer=hidden_states.HiddenStatesAnswer,
+        errors=_GENERATION,
     ),
     Operation(
         method="GET",

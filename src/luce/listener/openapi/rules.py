@@ -6,6 +6,7 @@ from typing import Any
 
 from luce.listener.dialects import (
     anthropic_wire,
+    hidden_states,
     openai_completions_wire,
     openai_wire,
     responses_wire,
@@ -16,6 +17,12 @@ Schema = dict[str, Any]
 
 FIELD_RULES: dict[tuple[type, str], Schema] = {
     (openai_wire.ChatRequest, "messages"): {"minItems": 1},
+    (hidden_states.HiddenStatesRequest, "messages"): {"minItems": 1},
+    (hidden_states.HiddenStatesRequest, "layers"): {
+        "minItems": 1,
+        "maxItems": hidden_states.MAX_LAYERS,
+        "uniqueItems": True,
+    },
     (openai_wire.Message, "role"): {"enum": ["system", "developer", "user", "assistant", "tool"]},
     (anthropic_wire.Message, "role"): {"enum": ["user", "assistant", "system"]},
 }
@@ -48,6 +55,11 @@ EXAMPLES: dict[type, Schema] = {
         "instructions": "Answer in one sentence.",
         "input": "What is the capital of France?",
         "stream": True,
+    },
+    hidden_states.HiddenStatesRequest: {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "layers": [-1],
+        "pooling": "both",
     },
     TokenizeRequest: {"content": "What is the capital of France?", "with_pieces": True},
 }

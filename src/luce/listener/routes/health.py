@@ -83,7 +83,8 @@ class HealthRoutes:
         states = {model.state for model in self._models}
         if self._router.is_stopping:
             return "stopping"
-        if "ready" in states:
+        # A model that is not resident comes in when a request names it.
+        if not states.isdisjoint(("ready", "closing", "entering", "evicted")):
             return "ok"
         return next((s for s in ("restarting", "loading") if s in states), "unavailable")
 

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from luce.listener.dialects.base import JSON_TYPE
 from luce.listener.model_props import model_props
+from luce.listener.residency_status import placement_fields
 from luce.listener.routes.status import model_entries
 from luce.listener.served import ServedModels
 from luce.observability.memory import peak_resident_bytes, resident_bytes
@@ -36,6 +37,7 @@ class PropsRoute:
             body["waiting"] = self._router.num_waiting
             body["queue_limit"] = self._router.queue_limit
             body["models"] = entries
+            body |= placement_fields(self._models.coordinator)
         return Response(msgspec.json.encode(body), media_type=JSON_TYPE)
 
 

@@ -14,6 +14,12 @@ from starlette.responses import Response
 from luce.listener.dialects.base import JSON_TYPE
 from luce.listener.generate import Generator
 from luce.listener.model_props import model_props
+from luce.listener.residency_status import (
+    PlacementFields,
+    ResidencyFields,
+    placement_fields,
+    residency_fields,
+)
 from luce.listener.served import ServedModel, ServedModels
 from luce.listener.telemetry import Telemetry
 from luce.observability.history import FinishedRequest
@@ -39,7 +45,7 @@ class ModelActivity(msgspec.Struct, kw_only=True):
     fault: str | None
 
 
-class ModelEntry(msgspec.Struct, kw_only=True):
+class ModelEntry(ResidencyFields, kw_only=True):
     """One model in the list.
 
     Attributes:
@@ -62,7 +68,7 @@ class ModelEntry(msgspec.Struct, kw_only=True):
     props: dict[str, Any]
 
 
-class Status(msgspec.Struct, kw_only=True):
+class Status(PlacementFields, kw_only=True):
     """The whole answer; `docs/status.md` describes it."""
 
     phase: Phase
@@ -103,16 +109,17 @@ class StatusRoute:
             waiting=self._router.num_waiting,
             queue_limit=self._router.queue_limit,
             models=entries,
+            **placement_fields(self._models.coordinator),
         )
         return Response(msgspec.json.encode(status), media_type=JSON_TYPE)
 
 
 def model_entries(models: ServedModels, router: Router) -> list[ModelEntry]:
     """Every model, by priority."""
-    return [_entry(models[view.name], view) for view in router.views()]
+    return [_entry(models[view.name], view, router) for view in router.views()]
 
 
-def _entry(model: ServedModel, view: ModelView) -> ModelEntry:
+def _entry(model: ServedModel, view: ModelView, router: Router) -> ModelEntry:
     return ModelEntry(
         id=model.name,
         capacity=view.capacity,
@@ -123,6 +130,7 @@ def _entry(model: ServedModel, view: ModelView) -> ModelEntry:
         restarts=model.num_restarts,
         status=_activity(model),
         props=model_props(model),
+        **residency_fields(model, router),
     )
 
 

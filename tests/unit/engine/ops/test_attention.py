@@ -11,7 +11,7 @@ import torch
 
 from luce.engine.ops.attention import AttentionBatch, HeadShape, PagedAttention
 from luce.engine.ops.cpu import attention as module
-from luce.engine.ops.cpu.attention import GroupedAttention, Scratch, _grouped
+from luce.engine.ops.cpu.attention import GroupedAttention, Scratch, Shared, _grouped
 from luce.engine.ops.ref.attention import ReferenceAttention
 
 BLOCK_TOKENS = 4
@@ -26,7 +26,7 @@ class Case:
 
 
 def make_case(lens: list[tuple[int, int]], *, scatter: bool = True, seed: int = 0) -> Case:
-    """Sequences of (queries, context) with random blocks; stale slots hold huge values."""
+    """Sequences of (queries, context) with random blocks; stale slots hold NaN."""
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-context // BLOCK_TOKENS) for _, context in lens]
     ids = list(range(1, 1 + sum(counts)))
@@ -37,9 +37,9 @@ def make_case(lens: list[tuple[int, int]], *, scatter: bool = True, seed: int = 
         tables.append(tuple(ids[:count]))
         ids = ids[count:]
         starts.append(starts[-1] + queries)
-    # What lies behind a context or in the null block must not count, so it is large.
+    # What lies behind a context or in the null block must not count, whatever it is.
     shape = (1 + sum(counts), BLOCK_TOKENS, 2, HEADS.num_kv_heads, HEADS.head_dim)
-    cache = torch.full(shape, 50.0)
+    cache = torch.full(shape, torch.nan)
     width = HEADS.num_heads + 2 * HEADS.num_kv_heads
     qkv = torch.randn(starts[-1], width, HEADS.head_dim, generator=generator)
     flat = cache.view(-1, 2, HEADS.num_kv_heads, HEADS.head_dim)
@@ -171,14 +171,15 @@ def test_scratch_is_kept_and_grows() -> None:
 
 def test_neighbouring_blocks_are_read_in_place() -> None:
     """A run of blocks is no gather: a long context costs no copy."""
+    shared = Shared(HEADS, Scratch(), torch.float32)
     case = make_case([(1, 40)], scatter=False)
     step = GroupedAttention(HEADS, torch.float32).prepare(case.batch)
     blocks = step.groups[0].blocks  # type: ignore[attr-defined]
-    assert blocks.read(case.cache, Scratch()).data_ptr() == case.cache[1].data_ptr()
+    assert blocks.read(case.cache, shared).data_ptr() == case.cache[1].data_ptr()
     scattered = make_case([(1, 40)])
     step = GroupedAttention(HEADS, torch.float32).prepare(scattered.batch)
     blocks = step.groups[0].blocks  # type: ignore[attr-defined]
     assert torch.equal(
-        blocks.read(scattered.cache, Scratch()),
+        blocks.read(scattered.cache, shared),
         scattered.cache[list(scattered.batch.block_tables[0])],
     )

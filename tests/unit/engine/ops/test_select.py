@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.candidates import Candidate, OpRequest, choose
 from luce.engine.ops.cpu import linear as cpu_linear
 from luce.engine.ops.cpu import pointwise as cpu_pointwise
 from luce.engine.ops.ref import linear as ref_linear
 from luce.engine.ops.ref import pointwise as ref_pointwise
-from luce.engine.ops.select import Candidate, OpRequest, OpSet, choose, select_ops
+from luce.engine.ops.select import OpSet, select_ops
 
 
 def request(
@@ -42,11 +43,14 @@ def test_all_refusing_is_our_bug() -> None:
 def test_cpu_float32() -> None:
     ops = select_ops(request())
     assert names(ops) == {
+        "native": "native",
         "linear": "onednn",
-        "rms_norm": "cpu",
+        "quantised": "decoded_at_load",
+        "rms_norm": "native",
         "rotate": "cpu",
         "attention": "cpu_grouped",
     }
+    assert ops.quantised is None
     assert ops.rotate is cpu_pointwise.rotate_half
     assert select_ops(request(interleaved=True)).rotate is cpu_pointwise.rotate_interleaved
 
@@ -56,12 +60,16 @@ def test_cpu_bfloat16_takes_the_reference_where_the_fast_one_is_for_float32() ->
     assert names(ops)["linear"] == names(ops)["rms_norm"] == names(ops)["rotate"] == "ref"
     assert names(ops)["attention"] == "cpu_grouped"
     assert ops.rotate is ref_pointwise.rotate_interleaved
-    assert all("float32" in reason for choice in ops.choices for _, reason in choice.refused)
+    reasons = [
+        reason for choice in ops.choices if choice.op != "quantised" for _, reason in choice.refused
+    ]
+    assert reasons
+    assert all("float32" in reason for reason in reasons)
 
 
 def test_other_devices_take_the_reference() -> None:
     ops = select_ops(request("meta"))
-    assert set(names(ops).values()) == {"ref"}
+    assert set(names(ops).values()) == {"none", "ref"}
 
 
 def test_a_failed_probe_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

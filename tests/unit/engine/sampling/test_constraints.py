@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from luce.engine.sampling.constraints import RowConstraints
+from luce.engine.sampling.grammar import GrammarCompiler
 from luce.errors import InternalError, InvalidGrammar
 from luce.protocol.sampling import GrammarSpec, SamplingParams
 from luce.scheduler.plan import (
@@ -191,6 +192,35 @@ def test_a_grammar_before_the_vocabulary_is_our_mistake() -> None:
     with pytest.raises(InternalError, match="vocabulary"):
         constraints.check(ABC)
     constraints.close()
+
+
+def test_a_row_whose_grammar_cannot_be_compiled_fails_alone(constraints: RowConstraints) -> None:
+    start(constraints, 0, grammar=GrammarSpec("start: ("))
+    start(constraints, 1, grammar=ABC)
+    step = constraints.begin([item(0), item(1), item(2)])
+    assert step is not None
+    step.masks()
+    assert step.settle([5, ord("a"), 7]) == [GRAMMAR_FAILED_TOKEN, ord("a"), 7]
+    start(constraints, 0)
+    assert constraints.begin([item(0)]) is None
+
+
+def test_a_checked_grammar_is_never_compiled_again(
+    constraints: RowConstraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = constraints.check(ABC)
+    assert held.lark == ABC.lark
+    for number in range(40):  # Far more than are kept of those that nobody holds.
+        constraints.check(GrammarSpec(f"start: /x{{{number + 1}}}/"))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("compiled in the engine's thread")
+
+    monkeypatch.setattr(GrammarCompiler, "_compile", refuse)
+    for output in ("", "a", "ab"):
+        start(constraints, 0, output, grammar=held)
+        expected = set(b"abc") if len(output) < 2 else {*b"abc", END, OTHER_END}
+        assert allowed(constraints, item(0, len(output))) == {0: expected}
 
 
 def test_a_vocabulary_of_another_size_than_the_models(constraints: RowConstraints) -> None:

@@ -9,11 +9,11 @@ import llguidance
 import pytest
 
 from luce.testing import tiny_tokenizer
+from luce.testing.grammars import grammar_tokenizer
 from luce.text.call import ToolSpec
 from luce.text.channels import TextPiece
 from luce.text.events import ToolCallDelta, ToolCallStarted
 from luce.text.gguf_vocab import TokenType, build_tokenizer
-from luce.text.grammar_compiler import build_tokenizer as grammar_tokenizer
 from luce.text.json_grammar import read_schema
 from luce.text.lark import LarkWriter
 from luce.text.markup_pattern import markup_pattern

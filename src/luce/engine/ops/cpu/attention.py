@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from luce.engine.ops.attention import AttentionBatch, AttentionStep, HeadShape
+from luce.engine.ops.kv_cache import KVCache, TypedCache
+from luce.engine.ops.ref.kv_cache import read_blocks
 from luce.kv.spec import NULL_BLOCK
 
 _MAX_PADDING = 2
@@ -48,13 +50,20 @@ class _Blocks:
     count: int
     table: torch.Tensor | None
 
-    def read(self, cache: torch.Tensor, scratch: Scratch) -> torch.Tensor:
-        """[count, P, 2, K, D], valid until the next read."""
+    def read(self, cache: KVCache, shared: Shared) -> torch.Tensor:
+        """[count, P, 2, K, D] in the computing type, valid until the next read."""
+        if isinstance(cache, TypedCache):
+            return read_blocks(cache, self._table(), shared.dtype)
         if self.table is None:
             return cache[self.first : self.first + self.count]
-        out = scratch.blocks(self.count, cache)
+        out = shared.scratch.blocks(self.count, cache)
         torch.index_select(cache, 0, self.table, out=out)
         return out
+
+    def _table(self) -> torch.Tensor:
+        if self.table is None:
+            return torch.arange(self.first, self.first + self.count)
+        return self.table.long()
 
 
 def _blocks(table: list[int]) -> _Blocks:
@@ -65,11 +74,12 @@ def _blocks(table: list[int]) -> _Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class Shared:
     """What every group and chunk of every step uses."""
 
     heads: HeadShape
     scratch: Scratch
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +90,27 @@ class _DecodeGroup:
         tokens: i64 [n] tokens of the step, or None when they are the first n in order.
         length: S, tokens of the longest context.
         blocks: their tables, each padded to the longest with the null block.
-        mask: [n, 1, 1, S] to add to the scores, or None when all are equally long.
+        hidden: [n, S], true behind the end of a shorter context; None when all are equally long.
+        mask: [n, 1, 1, S] to add to the scores where there is `hidden`.
     """
 
     num_sequences: int
     tokens: torch.Tensor | None
     length: int
     blocks: _Blocks
+    hidden: torch.Tensor | None
     mask: torch.Tensor | None
 
-    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, shared: _Shared) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, cache: KVCache, shared: Shared) -> torch.Tensor:
         """[n, H * D]."""
         heads = shared.heads
         n, k = self.num_sequences, heads.num_kv_heads
-        context = self.blocks.read(cache, shared.scratch).view(n, -1, 2, k, heads.head_dim)[
+        context = self.blocks.read(cache, shared).view(n, -1, 2, k, heads.head_dim)[
             :, : self.length
         ]
+        if self.hidden is not None:
+            # A weight of 0 does not hide what a broken owner left there: 0 times NaN is NaN.
+            context.masked_fill_(self.hidden[:, :, None, None, None], 0)
         keys, values = context.permute(2, 0, 3, 1, 4).unbind(0)
         mine = qkv[:n] if self.tokens is None else qkv.index_select(0, self.tokens)
         queries = mine[:, : heads.num_heads].view(n, k, heads.group, heads.head_dim)
@@ -120,7 +135,7 @@ class _Chunk:
     blocks: _Blocks | None
     mask: torch.Tensor | None
 
-    def attend(self, qkv: torch.Tensor, cache: torch.Tensor, shared: _Shared) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, cache: KVCache, shared: Shared) -> torch.Tensor:
         """[query, H * D]."""
         heads = shared.heads
         k, dim = heads.num_kv_heads, heads.head_dim
@@ -128,7 +143,7 @@ class _Chunk:
         if self.blocks is None:
             keys, values = own[:, heads.num_heads :].view(-1, 2, k, dim).unbind(1)
         else:
-            context = self.blocks.read(cache, shared.scratch).flatten(0, 1)[: self.length]
+            context = self.blocks.read(cache, shared).flatten(0, 1)[: self.length]
             keys, values = context.unbind(1)
         # [K, group, query, D] against [K, 1 (group), S, D]: the group axis has stride 0.
         queries = own[:, : heads.num_heads].view(-1, k, heads.group, dim).permute(1, 2, 0, 3)
@@ -141,10 +156,18 @@ class _Chunk:
 
 
 class GroupedAttention:
-    """Paged attention out of PyTorch's fused CPU kernel."""
+    """Paged attention out of PyTorch's fused CPU kernel.
 
-    def __init__(self, heads: HeadShape, dtype: torch.dtype) -> None:
-        self._shared = _Shared(heads, Scratch())
+    Args:
+        heads: geometry.
+        dtype: what is computed in.
+        rereads: a chunk's own keys and values are read from the cache, as they came out of it: a
+            typed cache rounds them, and a prompt is to give the same in one chunk or in many.
+    """
+
+    def __init__(self, heads: HeadShape, dtype: torch.dtype, *, rereads: bool = False) -> None:
+        self._shared = Shared(heads, Scratch(), dtype)
+        self._rereads = rereads
         self._dtype = dtype
 
     def prepare(self, batch: AttentionBatch) -> AttentionStep:
@@ -174,33 +197,36 @@ class GroupedAttention:
             flat.extend([NULL_BLOCK] * (width - count))
         starts = [batch.query_starts[sequence] for sequence in sequences]
         lengths = [batch.context_lens[sequence] for sequence in sequences]
+        hidden = self._padding(lengths)
         return _DecodeGroup(
             num_sequences=len(sequences),
             tokens=None if starts == list(range(len(starts))) else torch.tensor(starts),
             length=max(lengths),
             blocks=_blocks(flat),
-            mask=self._padding_mask(lengths),
+            hidden=hidden,
+            mask=None if hidden is None else self._mask(hidden)[:, None, None, :],
         )
 
-    def _padding_mask(self, lengths: list[int]) -> torch.Tensor | None:
+    @staticmethod
+    def _padding(lengths: list[int]) -> torch.Tensor | None:
         longest = max(lengths)
         if min(lengths) == longest:
             return None
-        hidden = torch.arange(longest) >= torch.tensor(lengths).unsqueeze(1)
-        mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        return mask[:, None, None, :]
+        return torch.arange(longest) >= torch.tensor(lengths).unsqueeze(1)
+
+    def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
 
     def _chunk(self, batch: AttentionBatch, sequence: int) -> _Chunk:
         start, stop = batch.query_starts[sequence : sequence + 2]
         length = batch.context_lens[sequence]
-        if length == stop - start:
+        if length == stop - start and not self._rereads:
             return _Chunk(start, stop, length, None, None)
         blocks = _blocks(list(batch.block_tables[sequence][: batch.num_blocks(sequence)]))
         positions = torch.arange(length)
         queries = torch.arange(length - (stop - start), length).unsqueeze(1)
         hidden = positions > queries
-        mask = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        return _Chunk(start, stop, length, blocks, mask)
+        return _Chunk(start, stop, length, blocks, self._mask(hidden))
 
 
 def _grouped(batch: AttentionBatch, sequences: list[int], max_blocks: int) -> list[list[int]]:
@@ -226,11 +252,11 @@ def _grouped(batch: AttentionBatch, sequences: list[int], max_blocks: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class _GroupedStep:
-    shared: _Shared
+    shared: Shared
     groups: list[_DecodeGroup]
     chunks: list[_Chunk]
 
-    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    def __call__(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
         num_tokens = qkv.shape[0]
         if len(self.groups) == 1 and self.groups[0].num_sequences == num_tokens:
             return self.groups[0].attend(qkv, cache, self.shared)

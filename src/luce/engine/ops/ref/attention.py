@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.ops.attention import AttentionBatch, AttentionStep, HeadShape
+from luce.engine.ops.kv_cache import KVCache
+from luce.engine.ops.ref.kv_cache import read_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class _ReferenceStep:
     heads: HeadShape
     batch: AttentionBatch
 
-    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    def __call__(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
         q = qkv[:, : self.heads.num_heads]
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for sequence in range(self.batch.num_sequences):
@@ -37,11 +39,11 @@ class _ReferenceStep:
             out[start:stop] = self._attend(sequence, q[start:stop], cache)
         return out.reshape(q.shape[0], -1)
 
-    def _attend(self, sequence: int, q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    def _attend(self, sequence: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
         length = self.batch.context_lens[sequence]
         blocks = self.batch.block_tables[sequence][: self.batch.num_blocks(sequence)]
-        table = torch.tensor(blocks, dtype=torch.int64, device=cache.device)
-        context = cache[table].flatten(0, 1)[:length]
+        table = torch.tensor(blocks, dtype=torch.int64, device=q.device)
+        context = read_blocks(cache, table, q.dtype).flatten(0, 1)[:length]
         keys, values = (
             context[:, part].repeat_interleave(self.heads.group, dim=1) for part in (0, 1)
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from luce.engine.ops.kv_cache import KVCache, TypedCache
+from luce.engine.ops.ref import kv_cache
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`ops.pointwise.RmsNorm`."""
@@ -37,6 +40,9 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate).mul_(up)
 
 
-def store_kv(kv: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+def store_kv(kv: torch.Tensor, cache: KVCache, slot_mapping: torch.Tensor) -> None:
     """`ops.pointwise.StoreKV`."""
+    if isinstance(cache, TypedCache):
+        kv_cache.store(kv, cache, slot_mapping)
+        return
     cache.view(-1, kv.shape[1]).index_copy_(0, slot_mapping, kv)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.pointwise import RmsNorm, Rotate, StoreKV
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 
@@ -25,7 +26,7 @@ class StepwisePlaceQkv:
         heads: HeadShape,
         norms: HeadNorms | None,
         places: TokenPlaces,
-        cache: torch.Tensor,
+        cache: KVCache,
     ) -> None:
         """Norm, rotate, store."""
         num_q, num_kv, dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
@@ -35,5 +36,7 @@ class StepwisePlaceQkv:
             split[:, :num_q] = self.rms_norm(queries, norms.query, norms.eps)
             split[:, num_q : num_q + num_kv] = self.rms_norm(keys, norms.key, norms.eps)
         # Queries and keys lie side by side and take the same angles: one rotation for both.
-        self.rotate(split[:, : num_q + num_kv], places.rotary)
+        # A model may rotate the leading part of a head alone.
+        rotated = 2 * places.rotary.shape[-2]
+        self.rotate(split[:, : num_q + num_kv, :rotated], places.rotary)
         self.store_kv(packed[:, num_q * dim :], cache, places.slot_mapping)

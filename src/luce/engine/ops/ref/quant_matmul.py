@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from luce.engine.ops.quant_matmul import check_parts
-from luce.engine.quant_formats import GROUP, CodePlane, ScaleKind
 from luce.engine.quant_planes import QuantPlanes
+from luce.loaders.quant_formats import GROUP, CodePlane, ScaleKind
 
 
 def _bytes_of(words: torch.Tensor) -> torch.Tensor:
@@ -103,6 +103,11 @@ def decode(planes: QuantPlanes) -> torch.Tensor:
     if offset is not None:
         values = values + offset.unsqueeze(-1)
     return values.flatten(1)
+
+
+def lookup(planes: QuantPlanes, row_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`ops.quant_matmul.QuantLookup`: gathers rows of the planes and decodes them."""
+    return decode(planes.gathered(row_ids.long())).to(dtype)
 
 
 class ReferenceQuantLinear:

@@ -11,7 +11,9 @@ import triton.language as tl
 from luce.engine.ops.triton.numeric import LAUNCH, wait_for_inputs
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=["input_ids", "rows", "positions", "context_lens", "slots"]
+)
 def _begin_kernel(
     lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
     token_stride, table_stride, P: tl.constexpr,

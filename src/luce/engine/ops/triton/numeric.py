@@ -43,6 +43,13 @@ def dot(left, right, total):
     return tl.dot(left, right, total)
 
 
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)) without overflow, for float32."""
+    small = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0.0, 1.0, small) / (1.0 + small)
+
+
 def power_of_two(size: int, least: int = 1) -> int:
     """The smallest power of two that is not below `size` and `least`."""
     return max(least, 1 << (size - 1).bit_length())

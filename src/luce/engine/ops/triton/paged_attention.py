@@ -12,6 +12,7 @@ from luce.engine.ops.attention import (
     AttentionTensors,
     HeadShape,
 )
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.triton.paged_attention_decode import DecodeScratch, decode_attention
 from luce.engine.ops.triton.paged_attention_prefill import prefill_attention
 from luce.kv.spec import NULL_BLOCK
@@ -46,7 +47,7 @@ class _TritonStep:
     tensors: AttentionTensors
     scratch: DecodeScratch
 
-    def __call__(self, qkv: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    def __call__(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
         out = qkv.new_empty(qkv.shape[0], self.heads.num_heads * self.heads.head_dim)
         if self.tensors.num_decode:
             decode_attention(qkv, cache, self.tensors, self.heads, self.scratch, out)

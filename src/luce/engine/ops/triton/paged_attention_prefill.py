@@ -12,6 +12,13 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors, HeadShape
+from luce.engine.ops.kv_cache import KVCache
+from luce.engine.ops.triton.cache_parts import (
+    cache_arguments,
+    kinds_of,
+    load_part,
+    tokens_of_block,
+)
 from luce.engine.ops.triton.numeric import LAUNCH, dot, power_of_two, wait_for_inputs
 
 # Queries and context tokens of a tile. The same for every chunk, so that every chunk is computed
@@ -20,6 +27,8 @@ _NARROW_TILE = (128, 32)
 _WIDE_TILE = (32, 32)
 _WARPS = 4
 _STAGES = 4
+# Wider heads: eight warps hold the sums of the same tile in registers.
+_WIDE_HEAD = 128
 _LOG2_E = 1.4426950408889634
 
 
@@ -33,10 +42,24 @@ def _gather(scores, v, top, total, values):
     return new_top, total, dot(weights.to(v.dtype), v, values * shrink[:, None])
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["first_sequence"],
+    do_not_specialize_on_alignment=["rows", "context_lens", "query_starts"],
+)
 def _prefill_kernel(
     qkv,
-    cache,
+    cached_keys,
+    key_scales,
+    key_block,
+    key_slot,
+    key_head,
+    key_scale_block,
+    cached_values,
+    val_scales,
+    val_block,
+    val_slot,
+    val_head,
+    val_scale_block,
     tables,
     rows,
     context_lens,
@@ -47,16 +70,14 @@ def _prefill_kernel(
     table_stride,
     token_stride,
     out_stride,
-    block_stride,
-    slot_stride,
-    kv_stride,
-    head_stride,
     G: tl.constexpr,
     D: tl.constexpr,
     P: tl.constexpr,
     QUERIES: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
 ):
     """Program (query head, sequence, tile of queries); the last tiles, the longest, start first."""
     wait_for_inputs()
@@ -85,20 +106,33 @@ def _prefill_kernel(
     for first in range(0, open_end, TILE):
         keys = first + tl.arange(0, TILE)
         blocks = tl.load(table + keys // P).to(tl.int64)
-        places = blocks * block_stride + (keys % P) * slot_stride + (head // G) * head_stride
-        k = tl.load(cache + places[:, None] + dims[None, :], mask=(dims < D)[None, :], other=0.0)
-        v = tl.load(
-            cache + kv_stride + places[:, None] + dims[None, :], mask=(dims < D)[None, :], other=0.0
-        )
+        slots = keys % P
+        k = load_part(
+            cached_keys, key_scales, blocks, slots, head // G, keys < end, dims, q,
+            key_block, key_slot, key_head, key_scale_block,
+            D, P, TILE, BLOCK_D, KEY_KIND, False,
+        )  # fmt: skip
+        v = load_part(
+            cached_values, val_scales, blocks, slots, head // G, keys < end, dims, q,
+            val_block, val_slot, val_head, val_scale_block,
+            D, P, TILE, BLOCK_D, VALUE_KIND, False,
+        )  # fmt: skip
         scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
         top, total, values = _gather(scores, v, top, total, values)
     for first in range(open_end, end, TILE):
         keys = first + tl.arange(0, TILE)
-        inside = (keys < end)[:, None] & (dims < D)[None, :]
         blocks = tl.load(table + keys // P, mask=keys < end, other=0).to(tl.int64)
-        places = blocks * block_stride + (keys % P) * slot_stride + (head // G) * head_stride
-        k = tl.load(cache + places[:, None] + dims[None, :], mask=inside, other=0.0)
-        v = tl.load(cache + kv_stride + places[:, None] + dims[None, :], mask=inside, other=0.0)
+        slots = keys % P
+        k = load_part(
+            cached_keys, key_scales, blocks, slots, head // G, keys < end, dims, q,
+            key_block, key_slot, key_head, key_scale_block,
+            D, P, TILE, BLOCK_D, KEY_KIND, True,
+        )  # fmt: skip
+        v = load_part(
+            cached_values, val_scales, blocks, slots, head // G, keys < end, dims, q,
+            val_block, val_slot, val_head, val_scale_block,
+            D, P, TILE, BLOCK_D, VALUE_KIND, True,
+        )  # fmt: skip
         scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
         scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
         top, total, values = _gather(scores, v, top, total, values)
@@ -108,7 +142,7 @@ def _prefill_kernel(
 
 def prefill_attention(
     qkv: torch.Tensor,
-    cache: torch.Tensor,
+    cache: KVCache,
     tensors: AttentionTensors,
     heads: HeadShape,
     out: torch.Tensor,
@@ -117,7 +151,7 @@ def prefill_attention(
 
     Args:
         qkv: [T, H + 2K, D], contiguous; keys and values are in the cache already.
-        cache: [N, P, 2, K, D], of any strides but the last one's.
+        cache: [N, P, 2, K, D], of any strides but the last one's; or a typed one.
         tensors: tables, rows, lengths and where each sequence's tokens start.
         heads: geometry.
         out: [T, H * D]; those sequences' rows are written.
@@ -127,9 +161,11 @@ def prefill_attention(
     queries, tile = _WIDE_TILE if wide else _NARROW_TILE
     num_sequences = tensors.rows.shape[0] - tensors.num_decode
     grid = (heads.num_heads, num_sequences, triton.cdiv(tensors.max_queries, queries))
+    keys, values = cache_arguments(cache)
     _prefill_kernel[grid](
         qkv,
-        cache,
+        *keys,
+        *values,
         tensors.block_tables,
         tensors.rows,
         tensors.context_lens,
@@ -140,14 +176,17 @@ def prefill_attention(
         tensors.block_tables.stride(0),
         qkv.stride(0),
         out.stride(0),
-        *cache.stride()[:4],
         G=heads.group,
         D=dim,
-        P=cache.shape[1],
+        P=tokens_of_block(cache),
         QUERIES=queries,
         TILE=tile,
         BLOCK_D=power_of_two(dim, 16),
-        num_warps=4 if wide else _WARPS,
+        **kinds_of(cache),
+        num_warps=_WARPS if wide or dim <= _WIDE_HEAD else 2 * _WARPS,
         num_stages=2 if wide else _STAGES,
+        # Fused or not, a tile with a mask and one without round otherwise: which tiles have one
+        # depends on the chunk, and the result must not.
+        enable_fp_fusion=False,
         **LAUNCH,
     )

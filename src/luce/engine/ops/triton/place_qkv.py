@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.kv_cache import KVCache, TypedCache
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
+from luce.engine.ops.triton.cache_parts import store_typed
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 # Heads of a program: few, so that one token spreads over the chip, or many for many tokens.
@@ -43,9 +45,11 @@ def _place_kernel(
     H: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
+    R: tl.constexpr,
     P: tl.constexpr,
     HAS_NORM: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    STORES: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
 ):
@@ -56,8 +60,12 @@ def _place_kernel(
     pair = tl.arange(0, HALF)
     inside = (heads < H + 2 * K) & (pair < D // 2)[None, :]
     is_query, is_value = heads < H, heads >= H + K
-    left_index = pair * 2 if INTERLEAVED else pair
-    right_index = pair * 2 + 1 if INTERLEAVED else pair + D // 2
+    # Numbers behind the first R are not rotated; they are taken two by two all the same.
+    if INTERLEAVED:
+        left_index, right_index = pair * 2, pair * 2 + 1
+    else:
+        left_index = tl.where(pair < R // 2, pair, pair + R // 2)
+        right_index = left_index + tl.where(pair < R // 2, R // 2, (D - R) // 2)
     line = packed + (token * (H + 2 * K) + heads) * D
     left = tl.load(line + left_index[None, :], mask=inside, other=0.0)
     right = tl.load(line + right_index[None, :], mask=inside, other=0.0)
@@ -71,14 +79,18 @@ def _place_kernel(
         right = _normed(
             right, scale, query_weight, key_weight, right_index, is_query, is_value, inside
         )
-    angle = rotary + token * D + pair * 2
-    cosine = tl.load(angle, mask=pair < D // 2, other=1.0)[None, :]
-    sine = tl.load(angle + 1, mask=pair < D // 2, other=0.0)[None, :]
+    angle = rotary + token * R + pair * 2
+    cosine = tl.load(angle, mask=pair < R // 2, other=1.0)[None, :]
+    sine = tl.load(angle + 1, mask=pair < R // 2, other=0.0)[None, :]
     wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
     turned_left = (wide_left * cosine - wide_right * sine).to(left.dtype)
     turned_right = (wide_right * cosine + wide_left * sine).to(left.dtype)
     turned_left = tl.where(is_value, left, turned_left)
     turned_right = tl.where(is_value, right, turned_right)
+    if not STORES:
+        tl.store(line + left_index[None, :], turned_left, mask=inside & ~is_value)
+        tl.store(line + right_index[None, :], turned_right, mask=inside & ~is_value)
+        return
     tl.store(line + left_index[None, :], turned_left, mask=inside & is_query)
     tl.store(line + right_index[None, :], turned_right, mask=inside & is_query)
     slot = tl.load(slots + token)
@@ -92,7 +104,10 @@ def _place_kernel(
 
 @dataclass(frozen=True, slots=True)
 class FusedPlaceQkv:
-    """`ops.qkv.PlaceQkv`; `interleaved` pairs are (2i, 2i + 1), others (i, i + D/2)."""
+    """`ops.qkv.PlaceQkv`; `interleaved` pairs are (2i, 2i + 1), others (i, i + R/2).
+
+    The leading R numbers of a head are rotated, those that there are angles for.
+    """
 
     interleaved: bool
 
@@ -102,9 +117,27 @@ class FusedPlaceQkv:
         heads: HeadShape,
         norms: HeadNorms | None,
         places: TokenPlaces,
-        cache: torch.Tensor,
+        cache: KVCache,
     ) -> None:
-        """Change queries in place and write the cache; keys and values stay as they were."""
+        """Change queries in place and write the cache.
+
+        A typed cache is written by a kernel of its own, whose programs see whole groups.
+        """
+        if isinstance(cache, TypedCache):
+            self._turn(packed, heads, norms, places, None)
+            store_typed(packed, heads.num_heads, cache, places.slot_mapping)
+        else:
+            self._turn(packed, heads, norms, places, cache)
+
+    def _turn(
+        self,
+        packed: torch.Tensor,
+        heads: HeadShape,
+        norms: HeadNorms | None,
+        places: TokenPlaces,
+        cache: torch.Tensor | None,
+    ) -> None:
+        """Norm and rotation; keys and values go to the cache, or keys back to their place."""
         tokens, num_heads = packed.shape[0], heads.num_heads + 2 * heads.num_kv_heads
         per_program = _MANY_HEADS if tokens >= _MANY_TOKENS else _FEW_HEADS
         _place_kernel[(tokens, triton.cdiv(num_heads, per_program))](
@@ -113,15 +146,17 @@ class FusedPlaceQkv:
             packed if norms is None else norms.key,
             places.rotary,
             places.slot_mapping,
-            cache,
+            packed if cache is None else cache,
             0.0 if norms is None else norms.eps,
-            *cache.stride()[:4],
+            *((0, 0, 0, 0) if cache is None else cache.stride()[:4]),
             H=heads.num_heads,
             K=heads.num_kv_heads,
             D=heads.head_dim,
-            P=cache.shape[1],
+            R=2 * places.rotary.shape[-2],
+            P=1 if cache is None else cache.shape[1],
             HAS_NORM=norms is not None,
             INTERLEAVED=self.interleaved,
+            STORES=cache is not None,
             HEADS=per_program,
             HALF=power_of_two(heads.head_dim // 2),
             num_warps=1 if per_program == _FEW_HEADS else 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,12 @@ from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, power_of_two
 from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
 from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
 from luce.engine.ops.triton.quant_words import FormatFlags
-from luce.engine.quant_formats import GROUP
 from luce.engine.quant_planes import QuantPlanes
+from luce.loaders.quant_formats import GROUP
 
 _ADD_BLOCK = 1024
 _QUANTISE_GROUPS = 16
+_ROW_RUN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +114,42 @@ class _Part:
         return cls(planes, start, pointers, flags)
 
 
+class MmaProduct(Protocol):
+    """Another kernel for products it takes."""
+
+    def takes(self, planes: QuantPlanes, x: torch.Tensor) -> bool:
+        """Whether it multiplies these."""
+
+    def multiply(
+        self,
+        planes: QuantPlanes,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+    ) -> None:
+        """out = x W^T (+ bias) (+ residual)."""
+
+
 class TritonQuantLinear:
-    """A `Linear` of quantised matrices on a GPU, or in Triton's interpreter."""
+    """A `Linear` of quantised matrices on a GPU, or in Triton's interpreter.
+
+    Args:
+        parts: the matrices, one below the other.
+        bias: of all of them.
+        tilings: measured about the processor.
+        mma: goes first where it takes a product.
+    """
 
     def __init__(
         self,
         parts: list[QuantPlanes],
         bias: torch.Tensor | None,
         tilings: QuantTilings = DEFAULT_TILINGS,
+        mma: MmaProduct | None = None,
     ) -> None:
         self._rows, self._columns = check_parts(parts, bias)
+        self._mma = mma
         self._bias = bias
         self._tilings = tilings
         self._uses_assembly = (
@@ -158,7 +186,12 @@ class TritonQuantLinear:
         assert y.is_contiguous()
         tokens = len(x)
         for part in self._parts:
-            if tokens <= max(self._tilings.vector):
+            if self._mma is not None and self._mma.takes(part.planes, x):
+                out = y[:, part.start :]
+                old = None if residual is None else residual[:, part.start :]
+                bias = None if self._bias is None else self._bias[part.start :]
+                self._mma.multiply(part.planes, x, out, bias, old)
+            elif tokens <= max(self._tilings.vector):
                 self._vector(part, x, y, residual)
             elif tokens <= max(self._tilings.tile):
                 self._tile(part, x, y, residual)
@@ -307,7 +340,9 @@ class TritonQuantLinear:
         self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
     ) -> None:
         rows, columns = part.planes.rows, self._columns
-        at_a_time = min(rows, max(64, self._tilings.scratch_elements // columns))
+        # Whole runs of rows: results of an odd width would take the vendor's slowest kernels.
+        wanted = self._tilings.scratch_elements // columns // _ROW_RUN * _ROW_RUN
+        at_a_time = min(rows, max(_ROW_RUN, wanted))
         scratch = torch.empty(at_a_time, columns, dtype=x.dtype, device=x.device)
         for first in range(0, rows, at_a_time):
             count = min(at_a_time, rows - first)
@@ -326,10 +361,13 @@ class TritonQuantLinear:
             weight = scratch[:count]
             bias = None if self._bias is None else self._bias[start : start + count]
             out = y[:, start : start + count]
-            if residual is None:
-                out.copy_(F.linear(x, weight, bias))
+            if bias is not None:
+                product = F.linear(x, weight, bias)
+                out.copy_(product) if residual is None else out.add_(product)
+            elif residual is None:
+                torch.mm(x, weight.t(), out=out)
             else:
-                out.add_(F.linear(x, weight, bias))
+                torch.addmm(out, x, weight.t(), out=out)
 
 
 def triton_cdiv(size: int, part: int) -> int:

@@ -101,7 +101,7 @@ def _next_groups(first, num_groups: tl.constexpr, BG: tl.constexpr):
 
 
 @triton.jit
-def _weights(
+def tile_of_weights(
     codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, opaque,
     num_groups: tl.constexpr, BN: tl.constexpr, BG: tl.constexpr,
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
@@ -156,7 +156,7 @@ def dequantise(
     scale, block, top = load_scales(
         scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
     )
-    values = _weights(
+    values = tile_of_weights(
         codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, num_rows,
         num_groups, BN, BG, CODES, HIGH, ZERO, TABLE, SIGNED, SCALE, ASM,
     )  # fmt: skip
@@ -167,7 +167,10 @@ def dequantise(
     tl.store(out_ptr + at, values.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize_on_alignment=["two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"])
+@triton.jit(
+    do_not_specialize=["num_tokens"],
+    do_not_specialize_on_alignment=["two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"],
+)
 def quant_tile_product(
     x_ptr, y_ptr, residual_ptr, bias_ptr, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
     num_tokens, num_rows, x_stride, y_stride,
@@ -196,7 +199,7 @@ def quant_tile_product(
         next_scale, next_block, next_top = load_scales(
             scales_ptr, blocks_ptr, rows[:, None], next_groups[None, :], num_groups, SCALE, BG
         )
-        values = _weights(
+        values = tile_of_weights(
             codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, num_rows,
             num_groups, BN, BG, CODES, HIGH, ZERO, TABLE, SIGNED, SCALE, ASM,
         ).to(x_ptr.dtype.element_ty)  # fmt: skip
@@ -225,7 +228,7 @@ def quant_tile_product(
     tl.store(y_ptr + y_at, total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def add_partials(
     partials_ptr, y_ptr, residual_ptr, bias_ptr, num_rows, y_stride, plane,
     SPLIT: tl.constexpr, BLOCK: tl.constexpr,

@@ -162,12 +162,24 @@ def quant_vector(
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
     SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
     IS_QUANTISED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
-    ASM: tl.constexpr,
+    ASM: tl.constexpr, experts_ptr=None, CHOSEN: tl.constexpr = 0,
 ):  # fmt: skip
-    """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x."""
+    """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x.
+
+    With CHOSEN there is a matrix for each expert, one below the other, and a second axis of
+    programs: pairs of a row of x, shared by CHOSEN of them, and the expert that `experts_ptr` has
+    for it. T is 1 then.
+    """
     first_row = tl.program_id(0) * BN
     row_index = first_row + tl.arange(0, BN)
     rows = tl.minimum(row_index, num_rows - 1)
+    if CHOSEN != 0:
+        wait_for_inputs()
+        pair = tl.program_id(1).to(tl.int64)
+        rows += tl.load(experts_ptr + pair).to(tl.int32) * num_rows
+        x_ptr += pair // CHOSEN * x_stride
+        xq_ptr += pair // CHOSEN * (19 * num_groups)
+        y_ptr += pair * y_stride
     sums = ()
     nothing = tl.zeros((BN, BG), dtype=tl.float32)
     for _ in tl.static_range(T):

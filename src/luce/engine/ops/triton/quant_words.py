@@ -2,7 +2,7 @@
 
 Byte words hold four codes of a group. `low` words are the columns 0, 4, 1, 5 of eight and `high`
 words 2, 6, 3, 7; with a table of values 0, 2, 4, 6 and 1, 3, 5, 7, the order its lookup gives.
-Layouts: `luce.engine.quant_formats`.
+Layouts: `luce.loaders.quant_formats`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from luce.engine.quant_formats import IQ4_CODES, QuantFormat
+from luce.loaders.quant_formats import IQ4_CODES, QuantFormat
 
 IQ4_TABLE = tl.constexpr(1)
 E2M1_TABLE = tl.constexpr(2)

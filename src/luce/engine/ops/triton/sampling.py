@@ -95,6 +95,19 @@ def _adjust_kernel(
 
 
 @triton.jit
+def _mask_kernel(logits, lines, words, vocab_size, num_words, PART: tl.constexpr):
+    """Program (part, mask): -inf for the tokens of a line that its mask forbids."""
+    wait_for_inputs()
+    part, mask = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    line = tl.load(lines + mask).to(tl.int64)
+    index = part * PART + tl.arange(0, PART)
+    inside = index < vocab_size
+    word = tl.load(words + mask * num_words + index // 32, mask=inside, other=-1)
+    is_forbidden = ((word >> (index % 32)) & 1) == 0
+    tl.store(logits + line * vocab_size + index, float("-inf"), mask=inside & is_forbidden)
+
+
+@triton.jit
 def _best_kernel(logits, values, indices, vocab_size, PART: tl.constexpr):
     """Program (part, lane): largest logit of a part and its first place; +inf for not a number."""
     wait_for_inputs()
@@ -287,6 +300,19 @@ class DeviceSampler:
             BIAS=128,
             num_warps=4,
             **LAUNCH,
+        )
+
+    def mask(self, logits: torch.Tensor, lines: torch.Tensor, words: torch.Tensor) -> None:
+        """Make the logits of forbidden tokens -inf; see `sampling.masks.TokenMasks`.
+
+        Args:
+            logits: f32 [n, V]; changed.
+            lines: i32 [k]: which of them.
+            words: i32 [k, W].
+        """
+        vocab_size = logits.shape[1]
+        _mask_kernel[(triton.cdiv(vocab_size, _PART), lines.shape[0])](
+            logits, lines, words, vocab_size, words.shape[1], PART=_PART, num_warps=8, **LAUNCH
         )
 
     def choose(self, logits: torch.Tensor, lanes: torch.Tensor) -> torch.Tensor:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from luce.engine import engine as module
-from luce.engine.device_executor import padded_sizes
+from luce.engine import assembly
 from luce.engine.engine import Engine
 from luce.engine.ops import select
+from luce.engine.ops.quant_matmul import QuantOps
 from luce.engine.options import EngineOptions
 from luce.kv.spec import blocks_for
+from luce.loaders.checkpoint import TensorSource
+from luce.loaders.opening import open_checkpoint
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
-from luce.testing.tiny_models import tiny_llama, tiny_qwen3
+from luce.sizing.steps import padded_sizes
+from luce.testing.tiny_models import tiny_llama, tiny_qwen3, tiny_qwen35, tiny_qwen35moe
 
 GREEDY = SamplingParams(max_tokens=50)
 SAMPLED = SamplingParams(
@@ -29,8 +33,15 @@ SAMPLED = SamplingParams(
 )
 
 
-def load(path: Path) -> Engine:
-    options = EngineOptions(path=path, threads=1, max_concurrency=3, max_ctx=96, block_tokens=8)
+def load(path: Path, **more: str) -> Engine:
+    options = EngineOptions(
+        path=path,
+        threads=1,
+        max_concurrency=3,
+        max_ctx=96,
+        block_tokens=8,
+        **more,  # type: ignore[arg-type]
+    )
     return Engine.load(options, lambda *_: None)
 
 
@@ -43,7 +54,30 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(select, "_on_gpu", on_gpu)
     # There is no device memory to measure.
-    monkeypatch.setattr(module, "_fitted", lambda blueprint, *_: blueprint.sizing)
+    monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
+    # Few programs a product: the interpreter takes them one by one.
+    from luce.engine.ops.triton import linear
+
+    monkeypatch.setattr(linear, "_BLOCK_OUT", 64)
+
+
+def checkpoint_of(path: Path) -> TensorSource:
+    return open_checkpoint(path).tensors
+
+
+@pytest.fixture
+def wide_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few programs a product: the interpreter takes them one by one."""
+    from luce.engine.ops.triton import quant_linear
+    from luce.engine.ops.triton.quant_embedding import quant_lookup
+
+    wide = quant_linear.QuantTilings(
+        vector={4: quant_linear.VectorTiling(128, 8, 4)},
+        tile={64: quant_linear.TileTiling(128, 4, 4, 2, 1)},
+        tile_tokens=(32, 32),
+    )
+    ops = QuantOps(partial(quant_linear.TritonQuantLinear, tilings=wide), quant_lookup)
+    monkeypatch.setattr(select, "_triton_quantised", lambda: ops)
 
 
 def generate(engine: Engine, sampling: SamplingParams, chunk: int, count: int) -> list[list[int]]:
@@ -83,7 +117,9 @@ def generate(engine: Engine, sampling: SamplingParams, chunk: int, count: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "sampling"), [(tiny_llama, SAMPLED), (tiny_qwen3, GREEDY)], ids=["llama", "qwen3"]
+    ("family", "sampling"),
+    [(tiny_llama, SAMPLED), (tiny_qwen3, GREEDY), (tiny_qwen35, GREEDY), (tiny_qwen35moe, SAMPLED)],
+    ids=["llama", "qwen3", "qwen35", "qwen35moe"],
 )
 def test_same_ids_as_the_host(
     tmp_path: Path,
@@ -101,6 +137,46 @@ def test_same_ids_as_the_host(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "quant"), [(tiny_llama, "Q4_0"), (tiny_qwen3, "Q8_0")], ids=["tied", "untied"]
+)
+def test_quantised_weights_stay_so_and_give_the_same_ids(
+    tmp_path: Path, family: Callable[..., Path], quant: str, request: pytest.FixtureRequest
+) -> None:
+    path = family(tmp_path, quant=quant)
+    decoded = load(path)
+    expected = generate(decoded, GREEDY, 8, 2)
+    request.getfixturevalue("on_device")
+    request.getfixturevalue("wide_programs")
+    engine = load(path)
+    assert "quantised=triton" in engine.resolved.kernels
+    assert generate(engine, GREEDY, 8, 2) == expected
+    stored = sum(
+        meta.nbytes
+        for meta in map(checkpoint_of(path).meta, checkpoint_of(path).names())
+        if meta.type == quant
+    )
+    rotary, norms = 96 * 32 * 4, 32 << 10
+    assert stored <= engine.resolved.weights_bytes - rotary <= 1.03 * stored + norms
+    assert engine.resolved.weights_bytes < decoded.resolved.weights_bytes / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "value"), [("q8_0", "q8_0"), ("q8_0", "q4_0")])
+def test_typed_caches_give_the_ids_of_the_host(
+    tmp_path: Path, key: str, value: str, request: pytest.FixtureRequest
+) -> None:
+    path = tiny_qwen3(tmp_path)
+    types = {"cache_type_k": key, "cache_type_v": value}
+    host = load(path, **types)
+    expected = generate(host, GREEDY, 8, 2)
+    request.getfixturevalue("on_device")
+    engine = load(path, **types)
+    assert generate(engine, GREEDY, 8, 2) == expected
+    assert engine.resolved.kv_bytes == host.resolved.kv_bytes < load(path).resolved.kv_bytes / 2
+
+
+@pytest.mark.slow
 def test_a_decode_step_of_padded_lanes(tmp_path: Path, on_device: None) -> None:
     """What a graph captures, run as it is: padding changes neither ids nor real memory."""
     path = tiny_llama(tmp_path)
@@ -113,14 +189,16 @@ def test_a_decode_step_of_padded_lanes(tmp_path: Path, on_device: None) -> None:
             self.size = size
 
         def replay(self) -> None:
+            left: list[torch.Tensor] = []
             with torch.inference_mode():
-                target.copy_(executor._decode(self.size))
+                target.copy_(executor._decode(self.size, left))
 
     target = torch.zeros(3, dtype=torch.int32)
+    unread = torch.empty(3, padded.resolved.vocab_size)
     from luce.engine.device_executor import _CapturedStep
 
     executor._sizes = (3,)
-    executor._captured = {3: _CapturedStep(Uncaptured(3), target)}
+    executor._captured = {3: _CapturedStep(Uncaptured(3), target, unread)}
     expected = generate(plain, SAMPLED, 8, 2)
     assert generate(padded, SAMPLED, 8, 2) == expected
     real_blocks = [layer[1:] for layer in padded._runner.kv.layers]

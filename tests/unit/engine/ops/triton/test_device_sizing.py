@@ -9,9 +9,9 @@ import pytest
 
 from luce.engine.device_sizing import StepMemory, fit_pool
 from luce.engine.options import EngineOptions
-from luce.engine.sizing import Sizing
 from luce.errors import PlacementError
 from luce.kv.spec import KVSpec
+from luce.sizing.model_sizes import Sizing
 
 SPEC = KVSpec("full", num_layers=2, block_tokens=16, num_kv_heads=2, head_dim=64, element_bytes=2)
 STEPS = StepMemory(eager_bytes=100 << 20, graph_bytes=50 << 20)

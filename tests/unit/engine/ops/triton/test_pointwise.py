@@ -50,14 +50,23 @@ def test_gate(device: torch.device, dtype: torch.dtype, size: int) -> None:
 
 @pytest.mark.parametrize("has_norms", [True, False])
 @pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("shape", [HeadShape(8, 2, 16), HeadShape(3, 1, 20)])
+@pytest.mark.parametrize(
+    ("shape", "rotated"),
+    [(HeadShape(8, 2, 16), 16), (HeadShape(3, 1, 20), 20), (HeadShape(3, 1, 20), 6)],
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_place_qkv(
-    device: torch.device, dtype: torch.dtype, shape: HeadShape, interleaved: bool, has_norms: bool
+    device: torch.device,
+    dtype: torch.dtype,
+    shape: HeadShape,
+    rotated: int,
+    interleaved: bool,
+    has_norms: bool,
 ) -> None:
+    """`rotated`: numbers of a head that are, the leading ones."""
     tokens, width = 5, shape.num_heads + 2 * shape.num_kv_heads
     packed = noise(tokens, width * shape.head_dim).to(device, dtype)
-    turns = noise(tokens, 1, shape.head_dim // 2, seed=2) * 3
+    turns = noise(tokens, 1, rotated // 2, seed=2) * 3
     places = TokenPlaces(
         torch.stack((turns.cos(), turns.sin()), -1).to(device),
         torch.tensor([37, 0, 5, 63, 16], device=device),

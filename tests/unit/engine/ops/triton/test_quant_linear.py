@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 import torch
 
+from luce.engine.ops.ref.quant_matmul import lookup as reference_lookup
+from luce.engine.ops.triton.quant_embedding import quant_lookup
 from luce.engine.ops.triton.quant_linear import (
     DEFAULT_TILINGS,
     QuantTilings,
@@ -14,8 +16,8 @@ from luce.engine.ops.triton.quant_linear import (
     TritonQuantLinear,
     VectorTiling,
 )
-from luce.engine.quant_formats import QUANT_FORMATS
 from luce.engine.quant_planes import QuantPlanes, repack
+from luce.loaders.quant_formats import QUANT_FORMATS
 from luce.loaders.quants import dequantize
 from luce.testing.quant_blocks import random_blocks
 
@@ -130,3 +132,15 @@ def test_every_number_of_rows_has_a_tiling() -> None:
     for table in (DEFAULT_TILINGS.vector, DEFAULT_TILINGS.tile):
         assert list(table) == sorted(table)
     assert max(DEFAULT_TILINGS.tile) <= max(DEFAULT_TILINGS.tile_tokens)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("type_name", TYPES)
+def test_rows_of_a_table(device: torch.device, type_name: str, columns: int) -> None:
+    width = columns * QUANT_FORMATS[type_name].column_multiple
+    planes, values = made(type_name, 19, width, device)
+    ids = torch.tensor([18, 0, 7, 7, 3], dtype=torch.int32, device=device)
+    found = quant_lookup(planes, ids, torch.float32)
+    assert error(found, values[ids.cpu().long()].double()) < 1e-4
+    plain = reference_lookup(planes, ids, torch.float32)
+    assert torch.equal(plain.cpu(), values[ids.cpu().long()])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from luce.engine.device_rows import DeviceRows
 from luce.engine.ops.triton.sampling import MAX_BIAS, DeviceSampler
+from luce.engine.sampling.masks import TokenMasks, mask_words, set_bits
 from luce.engine.sampling.rng import uniform
 from luce.engine.sampling.sampler import Sampler
 from luce.protocol.sampling import SamplingParams
@@ -71,14 +73,21 @@ class Pair:
             self.reference.start(start)
         self.starts = starts
 
-    def sample(self, logits: torch.Tensor, step: int) -> tuple[list[int], list[int]]:
+    def sample(
+        self, logits: torch.Tensor, step: int, masks: TokenMasks | None = None
+    ) -> tuple[list[int], list[int]]:
         rows = [start.row for start in self.starts]
         lanes = torch.tensor(
             [[each.row, len(each.history) - 1 + step, 0, step] for each in self.starts],
             dtype=torch.int32,
         ).to(self.rows.device)
-        found = self.kernels.sample(logits.clone().to(self.rows.device), lanes).tolist()
-        expected = self.reference.sample(logits.clone(), rows, [step] * len(rows)).tolist()
+        mine = logits.clone().to(self.rows.device)
+        self.kernels.adjust(mine, lanes)
+        if masks is not None:
+            lines = torch.tensor(masks.lines, dtype=torch.int32, device=mine.device)
+            self.kernels.mask(mine, lines, torch.from_numpy(masks.words).to(mine.device))
+        found = self.kernels.choose(mine, lanes).tolist()
+        expected = self.reference.sample(logits.clone(), rows, [step] * len(rows), masks).tolist()
         return found, expected
 
 
@@ -91,6 +100,21 @@ def test_every_parameter_equals_the_reference(device: torch.device) -> None:
         assert dict(zip(PARAMS, found, strict=True)) == dict(zip(PARAMS, expected, strict=True))
         drawn |= set(found)
     assert len(drawn) > len(PARAMS)
+
+
+def test_masks_equal_the_reference(device: torch.device) -> None:
+    starts = [start_of(row, params, 40) for row, params in enumerate(PARAMS.values())]
+    pair = Pair(device, starts)
+    words = np.random.default_rng(1).integers(-(2**31), 2**31, (4, mask_words(VOCAB)), np.int32)
+    words[1] = 0
+    set_bits(words[1], (VOCAB - 1,), allowed=True)
+    masks = TokenMasks((0, 3, 6, len(starts) - 1), words)
+    logits = logits_of(len(starts), 5)
+    found, expected = pair.sample(logits, 0, masks)
+    assert dict(zip(PARAMS, found, strict=True)) == dict(zip(PARAMS, expected, strict=True))
+    assert found[3] == VOCAB - 1
+    free, _ = pair.sample(logits, 1)
+    assert found != free
 
 
 def test_the_chosen_token_enters_the_history(device: torch.device) -> None:

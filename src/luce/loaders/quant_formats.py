@@ -20,8 +20,11 @@ All planes are row-major with rows of the matrix as rows. A group is 32 columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import Enum
+
+from luce.loaders.checkpoint import TensorMeta
 
 GROUP = 32
 BLOCK = 256
@@ -66,6 +69,19 @@ class ScaleKind(Enum):
     S = d * (s - 32)."""
 
 
+# Bytes of the scales of two groups.
+_GROUP_PAIR_BYTES = {
+    ScaleKind.HALF: 4,
+    ScaleKind.HALF_OFFSET: 8,
+    ScaleKind.POWER: 2,
+    ScaleKind.BYTE: 2,
+    ScaleKind.BYTE_OFFSET: 4,
+    ScaleKind.SIXTEEN: 4,
+    ScaleKind.SIXTEEN_OFFSET: 4,
+    ScaleKind.SIXTEEN_SIX: 3,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class QuantFormat:
     """The planes of one stored type.
@@ -108,6 +124,13 @@ class QuantFormat:
         """What the number of columns must divide by."""
         return BLOCK if self.is_two_level else GROUP
 
+    def row_bytes(self, columns: int) -> int:
+        """Memory of one row in planes."""
+        code_bits = self.codes.value + (self.high.value if self.high is not None else 0)
+        scales = columns // GROUP * _GROUP_PAIR_BYTES[self.scale] // 2
+        block = (4 if self.has_offset else 2) * columns // BLOCK if self.is_two_level else 0
+        return columns * code_bits // 8 + scales + block
+
 
 _FOUR, _EIGHT, _TWO, _ONE = CodePlane.FOUR, CodePlane.EIGHT, CodePlane.TWO, CodePlane.ONE
 
@@ -129,3 +152,21 @@ QUANT_FORMATS: dict[str, QuantFormat] = {
         QuantFormat("MXFP4", _FOUR, ScaleKind.POWER, table=E2M1_DOUBLED, is_signed=True),
     )
 }
+
+
+def has_planes(meta: TensorMeta) -> bool:
+    """Whether a stored matrix can stay quantised: its type has planes and its rows fill them.
+
+    So can the matrices of all experts in one tensor.
+    """
+    form = QUANT_FORMATS.get(meta.type)
+    return (
+        form is not None
+        and len(meta.shape) in (2, 3)
+        and meta.shape[-1] % form.column_multiple == 0
+    )
+
+
+def as_matrix(meta: TensorMeta) -> TensorMeta:
+    """The matrices of all experts, [E, N, K], as one of E * N rows."""
+    return replace(meta, shape=(math.prod(meta.shape[:-1]), meta.shape[-1]))

@@ -1,0 +1,22 @@
+"""What a profile says, as settings."""
+
+from __future__ import annotations
+
+from luce.config.profile import PROFILES
+from luce.config.setting import Setting, Settings, Source
+from luce.config.table import MODEL_OPTIONS, keys_of
+
+
+def profile_settings(*sources: Settings) -> dict[str, Setting]:
+    """The settings of the profile that the last of these sources names; none if none does."""
+    names = [source["profile"].value for source in sources if "profile" in source]
+    if not names:
+        return {}
+    profile = PROFILES[names[-1]]
+    known = keys_of(MODEL_OPTIONS)
+    settings = {}
+    for flag, text in profile.flags:
+        option, is_negated = known[flag.removeprefix("--")]
+        value = not is_negated if text is None else option.parse(text)
+        settings[option.field] = Setting(value, Source.PROFILE, profile.name)
+    return settings

@@ -1,0 +1,159 @@
+/* Threads that run a program: a list of operations, each in chunks that any thread may take.
+ *
+ * Every thread walks through the operations by itself: it takes chunks of one until none is left,
+ * waits until all are done, and goes on. Nobody hands work out, so a thread that the system has
+ * put aside delays the others by the chunk it holds and no more. One that comes late finds the
+ * work done and catches up.
+ *
+ * Counters carry the number of the run, so one that comes very late takes nothing of a later run.
+ */
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MAX_OPS 4096
+#define SPINS_IN_RUN 2000
+#define SPINS_BETWEEN 4000
+
+typedef struct {
+    _Alignas(64) _Atomic uint64_t next; /* run << 32 | next chunk */
+    _Alignas(64) _Atomic uint64_t done; /* run << 32 | chunks done */
+    int32_t chunks;
+} phase_state;
+
+static struct {
+    int32_t threads; /* the caller's included */
+    int32_t workers; /* threads that were started */
+    _Atomic uint32_t run; /* number of the run; futex that idle threads wait on */
+    _Atomic int32_t sleepers;
+    int32_t num_ops;
+    const luce_kernels *kernels;
+    luce_step step;
+    luce_op ops[MAX_OPS];
+    phase_state phases[MAX_OPS];
+} pool = {.threads = 1};
+static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int take(phase_state *phase, uint32_t run, int32_t *chunk) {
+    uint64_t next = atomic_load_explicit(&phase->next, memory_order_relaxed);
+    for (;;) {
+        if (next >> 32 != run || (int32_t)(uint32_t)next >= phase->chunks) return 0;
+        if (atomic_compare_exchange_weak_explicit(&phase->next, &next, next + 1,
+                                                  memory_order_acquire, memory_order_relaxed)) {
+            *chunk = (int32_t)(uint32_t)next;
+            return 1;
+        }
+    }
+}
+
+/* Whether the operation is finished; 0 also when the whole run is. */
+static int wait_until_done(phase_state *phase, uint32_t run) {
+    for (int spins = 0;; spins++) {
+        uint64_t done = atomic_load_explicit(&phase->done, memory_order_acquire);
+        if (done >> 32 != run) return 0;
+        if ((int32_t)(uint32_t)done >= phase->chunks) return 1;
+        if (spins < SPINS_IN_RUN) relax();
+        else sched_yield();
+    }
+}
+
+static void walk(uint32_t run) {
+    int32_t num_ops = pool.num_ops;
+    for (int32_t index = 0; index < num_ops; index++) {
+        phase_state *phase = &pool.phases[index];
+        int32_t chunk;
+        while (take(phase, run, &chunk)) {
+            pool.kernels->run(&pool.ops[index], &pool.step, chunk, phase->chunks);
+            atomic_fetch_add_explicit(&phase->done, 1, memory_order_release);
+        }
+        if (!wait_until_done(phase, run)) return;
+    }
+}
+
+static void wait_for_run(uint32_t last) {
+    for (int spins = 0; spins < SPINS_BETWEEN; spins++) {
+        if (atomic_load_explicit(&pool.run, memory_order_acquire) != last) return;
+        relax();
+    }
+    atomic_fetch_add(&pool.sleepers, 1);
+    while (atomic_load(&pool.run) == last) {
+        syscall(SYS_futex, &pool.run, FUTEX_WAIT_PRIVATE, last, NULL, NULL, 0);
+    }
+    atomic_fetch_sub(&pool.sleepers, 1);
+}
+
+static void *work(void *number) {
+    int32_t index = (int32_t)(intptr_t)number;
+    uint32_t last = atomic_load(&pool.run);
+    for (;;) {
+        wait_for_run(last);
+        last = atomic_load_explicit(&pool.run, memory_order_acquire);
+        if (index < pool.threads) walk(last);
+    }
+    return NULL;
+}
+
+int32_t luce_pool_start(int32_t threads) {
+    pthread_mutex_lock(&busy);
+    while (pool.workers < threads - 1) {
+        pthread_t thread;
+        void *number = (void *)(intptr_t)(pool.workers + 1);
+        if (pthread_create(&thread, NULL, work, number) != 0) break;
+        pthread_detach(thread);
+        pool.workers++;
+    }
+    pool.threads = threads < pool.workers + 1 ? threads : pool.workers + 1;
+    int32_t started = pool.threads;
+    pthread_mutex_unlock(&busy);
+    return started;
+}
+
+static void run_part(const luce_op *ops, int32_t num_ops, const luce_step *step,
+                     const luce_kernels *kernels) {
+    uint32_t run = atomic_load_explicit(&pool.run, memory_order_relaxed) + 1;
+    for (int32_t index = 0; index < num_ops; index++) {
+        phase_state *phase = &pool.phases[index];
+        phase->chunks = kernels->count(&ops[index], step, pool.threads);
+        atomic_store_explicit(&phase->next, (uint64_t)run << 32, memory_order_relaxed);
+        atomic_store_explicit(&phase->done, (uint64_t)run << 32, memory_order_relaxed);
+    }
+    memcpy(pool.ops, ops, (size_t)num_ops * sizeof(luce_op));
+    pool.num_ops = num_ops;
+    pool.step = *step;
+    pool.kernels = kernels;
+    if (pool.threads > 1) {
+        atomic_store(&pool.run, run);
+        if (atomic_load(&pool.sleepers) > 0) {
+            syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, pool.threads - 1, NULL, NULL, 0);
+        }
+    } else {
+        atomic_store_explicit(&pool.run, run, memory_order_relaxed);
+    }
+    walk(run);
+}
+
+void luce_pool_run(const luce_op *ops, int32_t num_ops, const luce_step *step,
+                   const luce_kernels *kernels) {
+    pthread_mutex_lock(&busy);
+    for (int32_t first = 0; first < num_ops; first += MAX_OPS) {
+        int32_t count = num_ops - first < MAX_OPS ? num_ops - first : MAX_OPS;
+        run_part(ops + first, count, step, kernels);
+    }
+    pthread_mutex_unlock(&busy);
+}

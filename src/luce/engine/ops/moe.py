@@ -1,0 +1,86 @@
+"""Mixtures of experts: who computes which token, and the products of those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Where tokens go.
+
+    Attributes:
+        experts: i64 [T, k]: distinct experts of each token.
+        weights: [T, k]: what their results are multiplied by, in the type of the activations.
+    """
+
+    experts: torch.Tensor
+    weights: torch.Tensor
+
+
+class Route(Protocol):
+    """Chooses experts."""
+
+    def __call__(
+        self, logits: torch.Tensor, num_chosen: int, *, norm_weights: bool, loads: torch.Tensor
+    ) -> Routing:
+        """The likeliest experts of each token; of equals the one of the lower number.
+
+        Args:
+            logits: [T, E]; rows may be strided.
+            num_chosen: k.
+            norm_weights: scale the chosen weights to sum to 1.
+            loads: i64 [E]: how often each expert was chosen; counted up.
+        """
+
+
+class ExpertMlp(Protocol):
+    """The gated feed-forward blocks of all experts, packed by an `ExpertPacker`."""
+
+    def __call__(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
+        """Sum over a token's experts of weight * down(silu(gate x) * up x).
+
+        A token's result does not depend on the rest of the batch, beyond rounding, nor on the
+        order of its experts in `routing`.
+
+        Args:
+            x: [T, hidden].
+            routing: of the tokens.
+
+        Returns:
+            [T, hidden].
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the weights."""
+
+
+class AddMixture(Protocol):
+    """Adds what a mixture gives to the residual."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        mixed: torch.Tensor,
+        shared: torch.Tensor | None,
+        gate: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """hidden + mixed + sigmoid(gate) * shared, [T, hidden], in place of `hidden`.
+
+        Args:
+            hidden: [T, hidden].
+            mixed: the chosen experts' sum.
+            shared: the shared expert's result, where the model has one.
+            gate: [T, 1], its gate's logit; may be strided.
+        """
+
+
+class ExpertPacker(Protocol):
+    """Turns plain weights into an `ExpertMlp`, by copy or by keeping the tensors."""
+
+    def __call__(self, gate_up: torch.Tensor, down: torch.Tensor) -> ExpertMlp:
+        """Pack gate | up [E, 2F, hidden] and down [E, hidden, F]."""

@@ -1,0 +1,133 @@
+"""`ops.gated_delta.GatedDelta` on a device: one token a sequence, or chunks of many.
+
+States live in their slots in float32 and are advanced in place. A row of a step is the slot of
+its sequence; lanes of padding have a slot that nobody reads.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
+from luce.engine.ops.triton.causal_conv import convolve
+from luce.engine.ops.triton.gated_delta_chunk import gate_of, key_head, log_decay, run_chunks
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+
+_NORM_HEADS = 8
+_COLUMNS = 32
+"""Of a state in one program: enough programs for one sequence, and no spilling."""
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows"])
+def _step_kernel(
+    mixed, projected, decay, dt_bias, states, rows, out, token_stride, state_stride,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, C: tl.constexpr,
+    TILED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Program (columns of the state, value head, lane): one token on."""
+    head, lane = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    keys = tl.arange(0, BLOCK_K)
+    values = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_key, in_value = keys < DK, values < DV
+    within = in_key[:, None] & in_value[None, :]
+    cells = keys[:, None] * DV + values[None, :]
+    # The step's rows and this layer's state are older than some operation of PyTorch's in this
+    # step, which no kernel overtakes: they may be read before the kernels ahead are done.
+    store = states + tl.load(rows + lane).to(tl.int64) * state_stride + head * (DK * DV)
+    state = tl.load(store + cells, mask=within, other=0.0)
+    wait_for_inputs()
+    line = projected + lane * token_stride + (C + HV * DV) + head
+    beta = gate_of(tl.load(line))
+    g = log_decay(tl.load(line + HV), tl.load(dt_bias + head), tl.load(decay + head))
+    at = mixed + lane * C + key_head(head, HK, HV, TILED) * DK + keys
+    q = tl.load(at, mask=in_key, other=0.0).to(tl.float32)
+    k = tl.load(at + HK * DK, mask=in_key, other=0.0).to(tl.float32)
+    value_at = mixed + lane * C + (2 * HK * DK + head * DV) + values
+    v = tl.load(value_at, mask=in_value, other=0.0).to(tl.float32)
+    state = state * tl.exp(g)
+    error = beta * (v - tl.sum(k[:, None] * state, 0))
+    state += k[:, None] * error[None, :]
+    tl.store(store + cells, state, mask=within)
+    o = tl.sum(q[:, None] * state, 0).to(out.dtype.element_ty)
+    tl.store(out + lane * (HV * DV) + head * DV + values, o, mask=in_value)
+
+
+@triton.jit
+def _norm_kernel(
+    out, projected, norm, eps, token_stride,
+    HV: tl.constexpr, DV: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Program (token, some heads): norm and gate in place."""
+    wait_for_inputs()
+    token = tl.program_id(0).to(tl.int64)
+    heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    values = tl.arange(0, BLOCK_V)[None, :]
+    inside = (heads < HV) & (values < DV)
+    at = out + token * (HV * DV) + heads * DV + values
+    o = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    line = projected + token * token_stride + C + heads * DV + values
+    z = tl.load(line, mask=inside, other=0.0)
+    weight = tl.load(norm + values, mask=values < DV, other=0.0)
+    scale = tl.rsqrt(tl.sum(o * o, 1) / DV + eps)
+    # Rounded before the weight, as the reference rounds.
+    normal = ((o * scale[:, None]).to(z.dtype) * weight).to(tl.float32)
+    wide = z.to(tl.float32)
+    tl.store(at, (normal * wide * sigmoid(wide)).to(out.dtype.element_ty), mask=inside)
+
+
+def gated_delta(
+    projected: torch.Tensor,
+    shape: DeltaShape,
+    weights: DeltaWeights,
+    state: LayerState,
+    batch: StateBatch,
+) -> torch.Tensor:
+    """`ops.gated_delta.GatedDelta` for `projected` with contiguous rows."""
+    tensors = batch.tensors
+    assert tensors is not None, "the step was not laid out on the device"
+    mixed = convolve(projected, shape, weights.conv, state.conv, tensors)
+    out = projected.new_empty(len(projected), shape.value_size)
+    if tensors.num_decode:
+        _step(mixed, projected, shape, weights, state.recurrent, tensors, out)
+    if tensors.num_decode < tensors.rows.shape[0]:
+        run_chunks(mixed, projected, shape, weights, state.recurrent, tensors, out)
+    _norm(out, projected, shape, weights)
+    return out
+
+
+def _step(
+    mixed: torch.Tensor,
+    projected: torch.Tensor,
+    shape: DeltaShape,
+    weights: DeltaWeights,
+    states: torch.Tensor,
+    tensors: AttentionTensors,
+    out: torch.Tensor,
+) -> None:
+    """The leading sequences, which have one token each; results before norm and gate."""
+    block_k = power_of_two(shape.key_head_dim)
+    columns = min(_COLUMNS, power_of_two(shape.value_head_dim))
+    tiles = triton.cdiv(shape.value_head_dim, columns)
+    _step_kernel[(tiles, shape.num_value_heads, tensors.num_decode)](
+        mixed, projected, weights.decay, weights.dt_bias, states, tensors.rows, out,
+        projected.stride(0), states.stride(0),
+        HK=shape.num_key_heads, HV=shape.num_value_heads, DK=shape.key_head_dim,
+        DV=shape.value_head_dim, C=shape.channels, TILED=shape.is_tiled,
+        BLOCK_K=block_k, BLOCK_V=columns,
+        num_warps=min(4, max(1, block_k * columns // 1024)), **LAUNCH,
+    )  # fmt: skip
+
+
+def _norm(
+    out: torch.Tensor, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights
+) -> None:
+    """Norm per head, then the gate, in place."""
+    _norm_kernel[(len(out), triton.cdiv(shape.num_value_heads, _NORM_HEADS))](
+        out, projected, weights.norm, weights.eps, projected.stride(0),
+        HV=shape.num_value_heads, DV=shape.value_head_dim, C=shape.channels, HEADS=_NORM_HEADS,
+        BLOCK_V=power_of_two(shape.value_head_dim), num_warps=2, **LAUNCH,
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Queries apart from their gates, and the gates onto attention's result."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+
+_HEADS = 4
+
+
+@triton.jit
+def _split_kernel(
+    projected, out, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (token, some heads): queries skip the gates before them."""
+    wait_for_inputs()
+    token = tl.program_id(0).to(tl.int64)
+    heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    dims = tl.arange(0, BLOCK_D)[None, :]
+    inside = (heads < H + 2 * K) & (dims < D)
+    source = token * ((2 * H + 2 * K) * D) + (heads + tl.minimum(heads, H)) * D + dims
+    values = tl.load(projected + source, mask=inside, other=0.0)
+    tl.store(out + token * ((H + 2 * K) * D) + heads * D + dims, values, mask=inside)
+
+
+@triton.jit
+def _gate_kernel(
+    mixed, projected, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program (token, some heads): in place."""
+    wait_for_inputs()
+    token = tl.program_id(0).to(tl.int64)
+    heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    dims = tl.arange(0, BLOCK_D)[None, :]
+    inside = (heads < H) & (dims < D)
+    source = token * ((2 * H + 2 * K) * D) + (2 * heads + 1) * D + dims
+    gates = tl.load(projected + source, mask=inside, other=0.0)
+    at = mixed + token * (H * D) + heads * D + dims
+    values = tl.load(at, mask=inside, other=0.0)
+    # The gate is rounded before it multiplies, as separate operations round.
+    shares = sigmoid(gates.to(tl.float32)).to(values.dtype)
+    tl.store(at, values * shares, mask=inside)
+
+
+class DeviceGatedHeads:
+    """`ops.gated_heads.GatedHeads`: one kernel each."""
+
+    def split(self, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+        """[T, (2H + 2K) * D] → [T, (H + 2K) * D]."""
+        count = heads.num_heads + 2 * heads.num_kv_heads
+        out = projected.new_empty(len(projected), count * heads.head_dim)
+        _split_kernel[(len(projected), triton.cdiv(count, _HEADS))](
+            projected, out, **_sizes(heads), num_warps=2, **LAUNCH
+        )
+        return out
+
+    def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
+        """mixed * sigmoid(gates), in place."""
+        _gate_kernel[(len(mixed), triton.cdiv(heads.num_heads, _HEADS))](
+            mixed, projected, **_sizes(heads), num_warps=2, **LAUNCH
+        )
+        return mixed
+
+
+def _sizes(heads: HeadShape) -> dict[str, int]:
+    return {
+        "H": heads.num_heads,
+        "K": heads.num_kv_heads,
+        "D": heads.head_dim,
+        "HEADS": _HEADS,
+        "BLOCK_D": power_of_two(heads.head_dim),
+    }

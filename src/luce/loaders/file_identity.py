@@ -1,0 +1,43 @@
+"""Tells whether a model's files are still those that were read, without reading them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from luce.errors import ModelFileError
+from luce.loaders.gguf_split import split_paths
+from luce.loaders.mapped import describe_os_error
+
+_IN_FOLDER = ("*.safetensors", "*.json")
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """Name, size and time of last change (ns) of each of a model's files."""
+
+    files: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(cls, path: Path) -> FileIdentity:
+        """As the files are now.
+
+        Args:
+            path: a GGUF file (any one of a split) or a Hugging Face folder.
+
+        Raises:
+            ModelFileError: one cannot be looked at.
+        """
+        try:
+            if path.is_dir():
+                paths = [each for pattern in _IN_FOLDER for each in sorted(path.glob(pattern))]
+            else:
+                paths = split_paths(path)
+            return cls(tuple(_entry(each, each.stat()) for each in paths))
+        except OSError as error:
+            raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+
+
+def _entry(path: Path, status: os.stat_result) -> tuple[str, int, int]:
+    return path.name, status.st_size, status.st_mtime_ns

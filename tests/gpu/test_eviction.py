@@ -1,0 +1,120 @@
+"""Engines that leave a GPU and come back: the same ids, its memory free meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from luce.engine.engine import Engine
+from luce.engine.eviction import EvictionLevel
+from luce.engine.host_blocks import HostBlocks
+from luce.engine.options import EngineOptions
+from luce.protocol.sampling import HiddenRead, SamplingParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+from luce.testing.tiny_models import tiny_llama, tiny_qwen2
+
+PROMPT = tuple(range(5, 105))
+GREEDY = SamplingParams(max_tokens=64)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tiny_llama(tmp_path)
+
+
+def load(path: Path, device: str = "cuda:0", **more: object) -> Engine:
+    options = EngineOptions(
+        path=path, device=device, dtype="float32", max_concurrency=4, max_ctx=256, **more
+    )  # type: ignore[arg-type]
+    engine = Engine.load(options, lambda *_: None)
+    engine.warm_up()
+    return engine
+
+
+def generate(engine: Engine, count: int = 12) -> list[int]:
+    table = tuple(range(1, 9))
+    start = RowStart(0, GREEDY, 0, PROMPT, len(PROMPT))
+    item = ScheduledSequence(0, 0, PROMPT, table[:7], sample=True)
+    ids = list(engine.step(StepPlan(1, (start,), (item,))).result().token_ids)
+    for index in range(1, count):
+        at = len(PROMPT) + index - 1
+        item = ScheduledSequence(0, at, (), table[: at // 16 + 1], sample=True, output_index=index)
+        ids += engine.step(StepPlan(1 + index, (), (item,))).result().token_ids
+    return ids
+
+
+@pytest.mark.parametrize("quant", ["F32", "Q4_0"])
+@pytest.mark.parametrize("level", ["warm", "host", "cold"])
+@pytest.mark.parametrize("family", [tiny_llama, tiny_qwen2])
+def test_the_same_ids_behind_every_level(
+    tmp_path: Path, family, level: EvictionLevel, quant: str
+) -> None:
+    """Captured steps, tied tables and quantised planes included."""
+    engine = load(family(tmp_path / "model", quant=quant))
+    before = generate(engine)
+    for _ in range(3):
+        engine.evict(level, lambda: None)
+        engine.reinstate()
+        assert generate(engine) == before
+
+
+def test_parked_weights_leave_nothing_on_the_device(path: Path) -> None:
+    engine = load(path)
+    weights = engine.resolved.weights_bytes
+    kept = engine.evict("host", lambda: None)
+    assert kept.host_bytes >= weights
+    # What is left belongs to PyTorch itself: workspaces of its libraries.
+    assert torch.cuda.memory_allocated() < weights / 2 + 16 * MIB
+    engine.reinstate()
+    assert engine.evict("cold", lambda: None).host_bytes == 0
+    engine.close()
+
+
+@pytest.mark.parametrize("level", ["host", "cold"])
+def test_ten_cycles_keep_no_memory(path: Path, level: EvictionLevel) -> None:
+    engine = load(path)
+    free = []
+    for _ in range(10):
+        engine.evict(level, lambda: None)
+        torch.cuda.synchronize()
+        free.append(torch.cuda.mem_get_info()[0])
+        engine.reinstate()
+        generate(engine)
+    assert free[0] - free[-1] < 64 * MIB
+
+
+@pytest.mark.parametrize("cache", ["auto", "q8_0"])
+def test_blocks_go_to_host_memory_and_back(path: Path, cache: str) -> None:
+    engine = load(path, cache_type_k=cache, cache_type_v=cache)
+    generate(engine)
+    store: HostBlocks = engine.host_blocks(64 * MIB)
+    blocks = list(range(1, 7))
+    before = engine._runner.kv.blocks[:, 1:7].clone()
+    store.save_blocks(blocks, [0, 1, 2, 3, 5, 4])
+    engine.evict("host", lambda: None)
+    engine.reinstate()
+    store.load_blocks([0, 1, 2, 3, 5, 4], [9, 3, 4, 8, 1, 2])
+    for there, block in zip([9, 3, 4, 8, 1, 2], blocks, strict=True):
+        assert torch.equal(engine._runner.kv.blocks[:, there], before[:, block - 1])
+
+
+def test_hidden_states_are_those_of_a_cpu(path: Path) -> None:
+    layers = (0, 1, 2)
+    params = SamplingParams(max_tokens=1, hidden=HiddenRead(layers, wants_mean=True))
+    found = []
+    for device in ("cpu", "cuda:0"):
+        engine = load(path, device, **({"cpu_exact": True} if device == "cpu" else {}))
+        start = RowStart(0, params, 0, PROMPT, len(PROMPT))
+        chunks = [
+            ScheduledSequence(0, first, PROMPT[first:stop], tuple(range(1, 8)), sample=False)
+            for first, stop in ((0, 64), (64, 100))
+        ]
+        engine.step(StepPlan(1, (start,), (chunks[0],))).result()
+        ((_, states),) = engine.step(StepPlan(2, (), (chunks[1],))).result().hidden
+        assert states is not None
+        found.append(np.frombuffer(states.last + states.mean, dtype="<f4"))
+    assert np.abs(found[0] - found[1]).max() < 1e-3 * np.abs(found[0]).max()

@@ -1,0 +1,86 @@
+"""Building the library, and doing without it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from luce.engine.native import build, library
+from luce.engine.native.library import native_library, open_library
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> object:
+    """Each test asks anew, and so does whoever comes after."""
+    native_library.cache_clear()
+    yield None
+    native_library.cache_clear()
+
+
+def test_no_compiler_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none() -> Path:
+        raise build.BuildError("no C compiler was found")
+
+    monkeypatch.setattr(build, "cached_library", none)
+    open_library.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert native_library() == "no C compiler was found"
+        assert native_library() == "no C compiler was found"
+    open_library.cache_clear()
+    assert [record.message for record in caplog.records] == [
+        "no native kernels; the CPU computes more slowly"
+    ]
+
+
+def test_find_compiler_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(build.BuildError, match="set CC, or install gcc"):
+        build.find_compiler()
+
+
+def test_a_compiler_that_fails(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'cc: out of ideas' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    target = tmp_path / "lib.so"
+    with pytest.raises(build.BuildError, match="out of ideas"):
+        build.build(str(compiler), target)
+    assert not target.exists()
+
+
+def test_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build.platform, "machine", lambda: "mips")
+    with pytest.raises(build.BuildError, match="no kernels for mips"):
+        build.build("cc", tmp_path / "lib.so")
+
+
+def test_the_name_says_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[Path] = []
+
+    def pretend(compiler: str, target: Path) -> None:
+        built.append(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+
+    compiler = tmp_path / "cc"
+    compiler.write_text("one")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "find_compiler", lambda: str(compiler))
+    monkeypatch.setattr(build, "build", pretend)
+    assert build.cached_library() == build.cached_library()
+    compiler.write_text("another")
+    build.cached_library()
+    assert len(set(built)) == len(built) == 2
+
+
+def test_off_and_unknown_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library._ENABLED, "off")
+    assert native_library() == "LUCE_NATIVE is off"
+    native_library.cache_clear()
+    monkeypatch.setenv(library._ENABLED, "sse9")
+    assert "sse9" in str(native_library())

@@ -1,0 +1,53 @@
+"""Memory of parameters, decoded and in planes, from headers alone."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from luce.loaders.checkpoint import TensorMeta
+from luce.loaders.quant_formats import QUANT_FORMATS
+from luce.sizing.weights import decoded_bytes, plane_bytes
+from luce.testing.headers import header_checkpoint
+
+MATRIX = TensorMeta("a", "Q8_0", (1000, 64), 68000)
+VECTOR = TensorMeta("b", "F32", (64,), 256)
+checkpoint = partial(header_checkpoint, [MATRIX, VECTOR])
+
+
+def test_decoded() -> None:
+    elements = 1000 * 64 + 64
+    tied, untied = checkpoint(), checkpoint(tie_word_embeddings=False)
+    assert decoded_bytes(untied, 4, packed=True) == 4 * elements
+    assert decoded_bytes(tied, 4, packed=False) == 4 * elements
+    assert decoded_bytes(tied, 2, packed=False) == 2 * elements
+
+
+def test_a_tied_embedding_is_counted_once_more_where_matrices_are_repacked() -> None:
+    assert decoded_bytes(header_checkpoint([MATRIX]), 4, packed=True) == 4 * 2 * 64000
+
+
+def test_planes_of_what_can_stay_quantised_and_the_rest_decoded() -> None:
+    row = QUANT_FORMATS["Q8_0"].row_bytes(64)
+    assert plane_bytes(checkpoint(), 2) == 1000 * row + 64 * 2
+
+
+def test_experts_in_one_tensor_stay_quantised() -> None:
+    experts = TensorMeta("experts", "Q8_0", (8, 125, 64), 68000)
+    assert plane_bytes(header_checkpoint([experts]), 2) == plane_bytes(
+        header_checkpoint([MATRIX]), 2
+    )
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        TensorMeta("width", "Q4_K", (4, 128), 288),  # blocks of 256 do not fill its rows
+        TensorMeta("type", "BF16", (4, 128), 1024),
+        TensorMeta("rank", "Q8_0", (512,), 544),
+    ],
+    ids=lambda meta: meta.name,
+)
+def test_what_has_no_planes_is_decoded(meta: TensorMeta) -> None:
+    assert plane_bytes(header_checkpoint([meta]), 2) == 512 * 2
