@@ -39,7 +39,14 @@ class Moved(RandomParameters):
 def make(
     device: str, dtype: torch.dtype = torch.float32, rows: int = 64, *, warm: bool = False
 ) -> Engine:
-    options = EngineOptions(path=None, device=device, max_concurrency=rows, max_ctx=640, chunk=256)  # type: ignore[arg-type]
+    options = EngineOptions(
+        path=None,  # type: ignore[arg-type]
+        device=device,
+        max_concurrency=rows,
+        max_ctx=640,
+        chunk=256,
+        cpu_exact=True,
+    )
     sizing = Sizing(640, 2600, 0, 0, 0)
     where = open_device(device)
     blueprint = Blueprint("qwen3", hparams_of("tiny"), options, where, dtype, sizing)

@@ -14,6 +14,9 @@ from luce.engine.host_blocks import HostBlocks
 from luce.engine.options import EngineOptions
 from luce.protocol.sampling import HiddenRead, SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+
+pytest.importorskip("gguf", reason="the tiny models are written by gguf")
+
 from luce.testing.tiny_models import tiny_llama, tiny_qwen2
 
 PROMPT = tuple(range(5, 105))

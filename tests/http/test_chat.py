@@ -125,8 +125,9 @@ async def test_b09_huge_max_tokens_is_clamped_and_length_reported() -> None:
 async def test_b01_null_is_absent_everywhere() -> None:
     names = (*openai_wire.ChatRequest.__struct_fields__, *openai_wire.NO_EFFECT)
     fields = dict.fromkeys(name for name in names if name != "messages")
+    body = {**chat_body("Hi"), **fields, "max_completion_tokens": 4}
     async with Harness() as server:
-        response = await server.ask("Hi", **{**fields, "max_completion_tokens": 4})
+        response = await server.client.post(CHAT, json=body)
         assert response.status_code == 200, response.text
         sampling = server.models[0].submits()[0].sampling
         assert (sampling.temperature, sampling.max_tokens, sampling.seed) == (0.0, 4, None)

@@ -68,6 +68,9 @@ class Letters:
     def prepare(self, call: GenerationCall, limit: int | None = None) -> LetterPrompt:
         return LetterPrompt(pack_prompt((call.messages[0].content or "").encode()))
 
+    def with_grammar(self, prepared: LetterPrompt) -> LetterPrompt:
+        raise AssertionError("these prompts order no grammar")
+
     def vocabulary(self) -> TokenVocabulary:
         return TokenVocabulary([bytes([i]) for i in range(self.vocab_size)], (), ())
 
@@ -87,6 +90,7 @@ class LetterPrompt:
     stop_token_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
     close: ForcedClose | None = None
+    grammar_chars: int = 0
 
     @property
     def num_tokens(self) -> int:

@@ -46,8 +46,15 @@ from luce.engine.sizing import size_engine
 from luce.engine.state_tensors import StateTensors
 from luce.engine.warm_up import one_token_batch, one_token_plan, warm_up_batches
 from luce.engine.weights import Progress, WeightReader
-from luce.errors import DeviceOutOfMemory, InternalError, ModelFileError, PlacementError
+from luce.errors import (
+    DeviceOutOfMemory,
+    InternalError,
+    ModelFileError,
+    PlacementError,
+    UsageError,
+)
 from luce.loaders.file_identity import FileIdentity
+from luce.loaders.hparams import HParams
 from luce.loaders.opening import open_checkpoint
 from luce.protocol.sampling import GrammarSpec, HiddenStates
 from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
@@ -116,6 +123,7 @@ class Engine:
         use_threads(options.threads)
         checkpoint = open_checkpoint(options.path)
         dtype = resolve_dtype(options.dtype, device)
+        _check_dtype(checkpoint.hparams, dtype, device)
         spec = kv_spec(checkpoint.architecture, checkpoint.hparams, options, dtype)
         sizing = size_engine(options, checkpoint, spec, dtype, device, free_bytes(device))
         blueprint = Blueprint(
@@ -149,6 +157,8 @@ class Engine:
             chunk = self._blueprint.options.chunk
             for batch in warm_up_batches(self.resolved, chunk, self._device.torch):
                 self._check_numbers(self._runner.logits(batch))
+        # Loading and warming up leave some 20 MB in the heap that no step needs.
+        release_all(self._device)
 
     def _warm_up_device(self, executor: DeviceExecutor, *, is_first: bool) -> None:
         try:
@@ -337,3 +347,16 @@ def _executor(runner: Runner, resolved: EngineInfo, device: Device) -> DeviceExe
     from luce.engine.device_executor import DeviceExecutor
 
     return DeviceExecutor(runner, resolved, device.torch)
+
+
+def _check_dtype(hparams: HParams, dtype: torch.dtype, device: Device) -> None:
+    """The products of a recurrence over a chunk leave float16's range on a GPU (seen on one).
+
+    Raises:
+        UsageError: it would be computed in that type.
+    """
+    if hparams.linear_attention is not None and dtype == torch.float16 and not device.is_cpu:
+        raise UsageError(
+            f"--dtype float16: {hparams.architecture} computes its recurrent layers in bfloat16 "
+            "or float32 on a GPU; leave the option out or choose one of them"
+        )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from luce.engine.device import Device, dtype_name
+from luce.engine.native.library import NativeLibrary, native_library
 from luce.engine.options import EngineOptions
 from luce.kv.spec import KVSpec
 from luce.loaders.checkpoint import Checkpoint
+from luce.sizing.cpu_kernels import keeps_tiles
 from luce.sizing.geometry import state_spec
 from luce.sizing.model_sizes import ModelGeometry, Room, Sizing, check_fits, size_model
 
@@ -36,12 +38,15 @@ def size_engine(
             small.
         PlacementError: it does not fit; the message says what is needed and what is free.
     """
+    name = dtype_name(dtype)
     geometry = ModelGeometry(
         checkpoint=checkpoint,
-        dtype=dtype_name(dtype),
+        dtype=name,
         kv=spec,
         state=state_spec(checkpoint.hparams, dtype.itemsize),
         num_checkpoints=options.num_checkpoints,
+        is_tiled=keeps_tiles(name, on_cpu=device.is_cpu, is_exact=options.cpu_exact)
+        and isinstance(native_library(), NativeLibrary),
     )
     room = Room(device.name, device.is_cpu, free)
     sizing = size_model(options, geometry, room)

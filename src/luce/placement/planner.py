@@ -19,6 +19,7 @@ from luce.placement.devices import Device
 from luce.placement.identity import plan_identity
 from luce.placement.memory_plan import DevicePlan, FrozenSizes, MemoryPlan
 from luce.protocol.messages import LoadSpec
+from luce.sizing.cpu_kernels import keeps_tiles
 from luce.sizing.element_types import ELEMENT_BYTES, KV_TYPE_OF, resolve_dtype_name
 from luce.sizing.geometry import kv_spec, state_spec, typed_spec
 from luce.sizing.model_sizes import DEFAULT_MAX_CTX, ModelGeometry, Room, Sizing, size_model
@@ -136,6 +137,7 @@ def _geometry(checkpoint: Checkpoint, spec: LoadSpec, *, on_cpu: bool) -> ModelG
         kv=typed_spec(plain, spec, KV_TYPE_OF[dtype]),
         state=state_spec(checkpoint.hparams, element_bytes),
         num_checkpoints=checkpoint_slots(spec.max_concurrency, spec.prefix_cache),
+        is_tiled=keeps_tiles(dtype, on_cpu=on_cpu, is_exact=spec.cpu_exact),
     )
 
 

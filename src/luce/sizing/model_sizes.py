@@ -12,7 +12,7 @@ from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.hparams import HParams
 from luce.sizing.element_types import ELEMENT_BYTES
 from luce.sizing.steps import scratch_bytes
-from luce.sizing.weights import decoded_bytes, plane_bytes
+from luce.sizing.weights import decoded_bytes, plane_bytes, tiled_bytes
 from luce.units import format_bytes
 
 DEFAULT_MAX_CTX = 8192
@@ -59,6 +59,7 @@ class ModelGeometry:
         kv: what it keeps per token.
         state: what it keeps per sequence beside that.
         num_checkpoints: sequences' states kept beside those of the rows.
+        is_tiled: on a CPU, quantised matrices stay so, for native kernels.
     """
 
     checkpoint: Checkpoint
@@ -66,11 +67,21 @@ class ModelGeometry:
     kv: KVSpec
     state: StateSpec | None = None
     num_checkpoints: int = 0
+    is_tiled: bool = False
 
     @property
     def element_bytes(self) -> int:
         """Of the type it computes in."""
         return ELEMENT_BYTES[self.dtype]
+
+    def weights_bytes(self, *, on_cpu: bool) -> int:
+        """The parameters."""
+        if not on_cpu:
+            return plane_bytes(self.checkpoint, self.element_bytes)
+        if self.is_tiled:
+            return tiled_bytes(self.checkpoint, self.element_bytes)
+        is_packed = self.dtype == "float32"
+        return decoded_bytes(self.checkpoint, self.element_bytes, packed=is_packed)
 
     def state_bytes(self, max_rows: int) -> int:
         """States of the rows and the checkpoints, and of one padding lane."""
@@ -140,10 +151,7 @@ def size_model(options: SizeOptions, geometry: ModelGeometry, room: Room) -> Siz
     checkpoint, spec = geometry.checkpoint, geometry.kv
     hparams, element_bytes = checkpoint.hparams, geometry.element_bytes
     max_ctx = _max_ctx(options, hparams)
-    if room.is_cpu:
-        weights = decoded_bytes(checkpoint, element_bytes, packed=geometry.dtype == "float32")
-    else:
-        weights = plane_bytes(checkpoint, element_bytes)
+    weights = geometry.weights_bytes(on_cpu=room.is_cpu)
     state = geometry.state_bytes(options.max_concurrency)
     scratch = scratch_bytes(hparams, options.chunk, options.max_concurrency, element_bytes)
     wanted = blocks_for(_pool_tokens(options, max_ctx), options.block_tokens)

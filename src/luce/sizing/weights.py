@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 
 from luce.loaders.checkpoint import Checkpoint
-from luce.loaders.quant_formats import QUANT_FORMATS, as_matrix, has_planes
+from luce.loaders.quant_formats import GROUP, QUANT_FORMATS, QuantFormat, as_matrix, has_planes
+
+_TILE_ROWS = 16
+_EMBEDDING = "token_embd.weight"
 
 
 def decoded_bytes(checkpoint: Checkpoint, element_bytes: int, *, packed: bool) -> int:
@@ -34,4 +37,40 @@ def plane_bytes(checkpoint: Checkpoint, element_bytes: int) -> int:
             total += rows * QUANT_FORMATS[meta.type].row_bytes(columns)
         else:
             total += math.prod(meta.shape) * element_bytes
+    return total
+
+
+def tile_bytes(form: QuantFormat, rows: int, columns: int) -> int:
+    """Memory of a matrix in the tiles that native CPU kernels read: `engine/native/matrix.c`.
+
+    Args:
+        form: of its stored type.
+        rows: of the matrix; whole tiles of them are kept.
+        columns: whole blocks of the type.
+    """
+    code_bits = form.codes.value + (0 if form.high is None else form.high.value)
+    codes = GROUP if code_bits > 4 else GROUP // 2
+    # Scales, and offsets where the type has them, in float16.
+    numbers = (2 if form.groups_of_16 else 1) * (2 if form.has_offset else 1)
+    padded = -(-rows // _TILE_ROWS) * _TILE_ROWS
+    return padded * (columns // GROUP) * (codes + 2 * numbers)
+
+
+def tiled_bytes(checkpoint: Checkpoint, element_bytes: int) -> int:
+    """Memory of the parameters on a CPU with native kernels.
+
+    Quantised matrices are in tiles, of which a tied output matrix needs no second copy. The rest
+    is decoded, experts included.
+    """
+    hparams, tensors = checkpoint.hparams, checkpoint.tensors
+    total, is_table_tiled = 0, False
+    for name in tensors.names():
+        meta = tensors.meta(name)
+        if len(meta.shape) == 2 and has_planes(meta):
+            total += tile_bytes(QUANT_FORMATS[meta.type], *meta.shape)
+            is_table_tiled = is_table_tiled or name == _EMBEDDING
+        else:
+            total += math.prod(meta.shape) * element_bytes
+    if hparams.tie_word_embeddings and not is_table_tiled:
+        total += hparams.vocab_size * hparams.hidden_size * element_bytes
     return total

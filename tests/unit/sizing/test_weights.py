@@ -8,7 +8,7 @@ import pytest
 
 from luce.loaders.checkpoint import TensorMeta
 from luce.loaders.quant_formats import QUANT_FORMATS
-from luce.sizing.weights import decoded_bytes, plane_bytes
+from luce.sizing.weights import decoded_bytes, plane_bytes, tile_bytes, tiled_bytes
 from luce.testing.headers import header_checkpoint
 
 MATRIX = TensorMeta("a", "Q8_0", (1000, 64), 68000)
@@ -51,3 +51,25 @@ def test_experts_in_one_tensor_stay_quantised() -> None:
 )
 def test_what_has_no_planes_is_decoded(meta: TensorMeta) -> None:
     assert plane_bytes(header_checkpoint([meta]), 2) == 512 * 2
+
+
+def test_tiles_of_whole_rows_and_the_rest_decoded() -> None:
+    # 63 tiles of 16 rows; 32 codes and a float16 for each 32 columns.
+    row = 2 * (32 + 2)
+    found = tiled_bytes(checkpoint(tie_word_embeddings=False), 4)
+    assert found == 63 * 16 * row + 64 * 4
+
+
+def test_a_tied_table_in_tiles_is_its_own_output_matrix() -> None:
+    matrix = tile_bytes(QUANT_FORMATS["Q4_1"], 512, 64)
+    assert matrix == 512 * 2 * (16 + 4)
+    for kind, extra in (("Q4_1", 0), ("BF16", 4 * 512 * 64)):
+        table = TensorMeta("token_embd.weight", kind, (512, 64), 1)
+        own = matrix if kind == "Q4_1" else 4 * 512 * 64
+        tied = header_checkpoint([table], vocab_size=512, hidden_size=64)
+        assert tiled_bytes(tied, 4) == own + extra
+
+
+def test_experts_have_no_tiles() -> None:
+    experts = TensorMeta("experts", "Q8_0", (8, 125, 64), 68000)
+    assert tiled_bytes(header_checkpoint([experts], tie_word_embeddings=False), 4) == 4 * 64000

@@ -31,10 +31,25 @@ _LEVELS: dict[str, tuple[tuple[str, ...], ...]] = {
     "aarch64": ((), ("-march=armv8.2-a+dotprod",)),
 }
 _TIMEOUT_S = 300
+SWITCH = "LUCE_NATIVE"
+"""Environment variable: an instruction set's name, or "off"."""
 
 
 class BuildError(Exception):
     """The library cannot be built here; the message says why."""
+
+
+def is_expected() -> bool:
+    """Whether there is a library or one can probably be built; builds and loads nothing."""
+    if os.environ.get(SWITCH) == "off":
+        return False
+    if SHIPPED.exists():
+        return True
+    try:
+        find_compiler()
+    except BuildError:
+        return False
+    return platform.machine() in _LEVELS
 
 
 def find_compiler() -> str:

@@ -17,9 +17,6 @@ GROUP = 32
 SEGMENT = 64
 UNIT_ROWS = 64
 MAX_PARTS = 4
-_ENABLED = "LUCE_NATIVE"
-"""Environment variable: a level's name, or "off"."""
-
 EMBED, NORM, QUANTISE, PRODUCT, GATED, PLACE, ATTEND = range(7)
 
 _log = logging.getLogger(__name__)
@@ -204,9 +201,9 @@ def open_library(level: str | None) -> NativeLibrary:
 @lru_cache(maxsize=1)
 def native_library() -> NativeLibrary | str:
     """The library at the level asked for or the best one, or why there is none."""
-    asked = os.environ.get(_ENABLED, "")
+    asked = os.environ.get(build.SWITCH, "")
     if asked == "off":
-        return f"{_ENABLED} is off"
+        return f"{build.SWITCH} is off"
     try:
         return open_library(asked or None)
     except (LookupError, build.BuildError) as error:

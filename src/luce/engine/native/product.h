@@ -140,7 +140,7 @@ static void tile_product(const luce_matrix *matrix, int32_t index, const luce_ro
 /* Tiles of a chunk: enough to be worth taking, few enough that all threads have some. */
 static int32_t tiles_in_chunk(const luce_op *op, int32_t tokens, int32_t threads, int32_t tiles) {
     int64_t tile_bytes = op->linear->parts[0].tile_bytes;
-    int32_t worth = (int32_t)(1 + (tokens < 16 ? 24576 : 4096) / tile_bytes);
+    int32_t worth = (int32_t)(1 + (tokens < 16 ? 98304 : 4096) / tile_bytes);
     int32_t share = tiles / (4 * threads);
     int32_t each = worth < share ? worth : share;
     return each > 1 ? each : 1;

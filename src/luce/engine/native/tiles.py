@@ -86,8 +86,8 @@ class TileStore:
 
 
 def _slab(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Zeros on page borders."""
-    memory = mmap.mmap(-1, nbytes)
+    """Zeros on page borders; private, since shared memory usually has no large pages."""
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype=np.uint8)

@@ -270,6 +270,13 @@ def _delta_candidates(request: OpRequest) -> list[Candidate[GatedDelta]]:
     ]
 
 
+def _silu_and_mul_candidates(request: OpRequest) -> list[Candidate[SiluAndMul]]:
+    return [
+        *_on_gpu(request, _triton_silu_and_mul),
+        Candidate("ref", ref_pointwise.silu_and_mul, never),
+    ]
+
+
 def _gated_heads_candidates(request: OpRequest) -> list[Candidate[GatedHeads]]:
     return [
         *_on_gpu(request, _triton_gated_heads),
@@ -299,14 +306,7 @@ def select_ops(request: OpRequest) -> OpSet:
     # Made of the operations above, or in one with what stands around them.
     stepwise: PlaceQkv = StepwisePlaceQkv(rms_norm, rotate, ref_pointwise.store_kv)
     place_qkv, _ = choose("place_qkv", _place_candidates(request, native, stepwise), request)
-    silu_and_mul, _ = choose(
-        "silu_and_mul",
-        [
-            *_on_gpu(request, _triton_silu_and_mul),
-            Candidate("ref", ref_pointwise.silu_and_mul, never),
-        ],
-        request,
-    )
+    silu_and_mul, _ = choose("silu_and_mul", _silu_and_mul_candidates(request), request)
     product, gated_product = _choose_products(request, native, rms_norm, silu_and_mul)
     gated_delta, _ = choose("gated_delta", _delta_candidates(request), request)
     gated_heads, _ = choose("gated_heads", _gated_heads_candidates(request), request)

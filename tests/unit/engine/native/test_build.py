@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.engine.native import build, library
+from luce.engine.native import build
 from luce.engine.native.library import native_library, open_library
 
 
@@ -54,7 +54,7 @@ def test_a_compiler_that_fails(tmp_path: Path) -> None:
 
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(build.platform, "machine", lambda: "mips")
+    monkeypatch.setattr("platform.machine", lambda: "mips")
     with pytest.raises(build.BuildError, match="no kernels for mips"):
         build.build("cc", tmp_path / "lib.so")
 
@@ -79,8 +79,31 @@ def test_the_name_says_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_off_and_unknown_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library._ENABLED, "off")
+    monkeypatch.setenv(build.SWITCH, "off")
     assert native_library() == "LUCE_NATIVE is off"
     native_library.cache_clear()
-    monkeypatch.setenv(library._ENABLED, "sse9")
+    monkeypatch.setenv(build.SWITCH, "sse9")
     assert "sse9" in str(native_library())
+
+
+def test_what_is_expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(build.SWITCH, raising=False)
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "shipped.so")
+    monkeypatch.setattr(build, "find_compiler", lambda: "cc")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert build.is_expected()
+    monkeypatch.setattr("platform.machine", lambda: "mips")
+    assert not build.is_expected()
+    (tmp_path / "shipped.so").touch()
+    assert build.is_expected()
+    monkeypatch.setenv(build.SWITCH, "off")
+    assert not build.is_expected()
+
+
+def test_without_a_compiler_none_is_expected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "shipped.so")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert not build.is_expected()

@@ -10,10 +10,15 @@ import torch
 import triton
 import triton.language as tl
 
-from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
 from luce.engine.ops.triton.causal_conv import convolve
-from luce.engine.ops.triton.gated_delta_chunk import gate_of, key_head, log_decay, run_chunks
+from luce.engine.ops.triton.gated_delta_chunk import (
+    DeltaStep,
+    gate_of,
+    key_head,
+    log_decay,
+    run_chunks,
+)
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
 
 _NORM_HEADS = 8
@@ -91,24 +96,19 @@ def gated_delta(
     assert tensors is not None, "the step was not laid out on the device"
     mixed = convolve(projected, shape, weights.conv, state.conv, tensors)
     out = projected.new_empty(len(projected), shape.value_size)
+    step = DeltaStep(mixed, projected, shape, weights, state.recurrent, tensors, out)
     if tensors.num_decode:
-        _step(mixed, projected, shape, weights, state.recurrent, tensors, out)
+        _advance(step)
     if tensors.num_decode < tensors.rows.shape[0]:
-        run_chunks(mixed, projected, shape, weights, state.recurrent, tensors, out)
+        run_chunks(step)
     _norm(out, projected, shape, weights)
     return out
 
 
-def _step(
-    mixed: torch.Tensor,
-    projected: torch.Tensor,
-    shape: DeltaShape,
-    weights: DeltaWeights,
-    states: torch.Tensor,
-    tensors: AttentionTensors,
-    out: torch.Tensor,
-) -> None:
+def _advance(step: DeltaStep) -> None:
     """The leading sequences, which have one token each; results before norm and gate."""
+    mixed, projected, shape, tensors = step.mixed, step.projected, step.shape, step.tensors
+    weights, states, out = step.weights, step.states, step.out
     block_k = power_of_two(shape.key_head_dim)
     columns = min(_COLUMNS, power_of_two(shape.value_head_dim))
     tiles = triton.cdiv(shape.value_head_dim, columns)

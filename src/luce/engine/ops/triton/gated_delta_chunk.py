@@ -17,6 +17,8 @@ Delta Rule", 2024.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -195,26 +197,33 @@ def _scan_kernel(
     tl.store(store, state, mask=within)
 
 
-def run_chunks(
-    mixed: torch.Tensor,
-    projected: torch.Tensor,
-    shape: DeltaShape,
-    weights: DeltaWeights,
-    states: torch.Tensor,
-    tensors: AttentionTensors,
-    out: torch.Tensor,
-) -> None:
-    """Advance all sequences behind the first `tensors.num_decode` by their tokens.
+@dataclass(frozen=True, slots=True)
+class DeltaStep:
+    """What a layer computes between its convolution and its norm.
 
-    Args:
+    Attributes:
         mixed: [T, C], convolved; queries and keys have their length.
         projected: [T, C + Hv*Dv + 2*Hv], for beta and decay.
         shape: geometry.
         weights: decay's.
-        states: f32 [S, Hv * Dk * Dv], rows of any stride.
+        states: f32 [S, Hv * Dk * Dv], rows of any stride; advanced in place.
         tensors: the step's rows and tokens.
-        out: [T, Hv * Dv]; those tokens' results, before norm and gate.
+        out: [T, Hv * Dv], to be written.
     """
+
+    mixed: torch.Tensor
+    projected: torch.Tensor
+    shape: DeltaShape
+    weights: DeltaWeights
+    states: torch.Tensor
+    tensors: AttentionTensors
+    out: torch.Tensor
+
+
+def run_chunks(step: DeltaStep) -> None:
+    """Advance all sequences behind the first `tensors.num_decode` by their tokens."""
+    mixed, projected, shape, tensors = step.mixed, step.projected, step.shape, step.tensors
+    weights, states, out = step.weights, step.states, step.out
     tokens, heads = len(mixed), shape.num_value_heads
     dim_k, dim_v = shape.key_head_dim, shape.value_head_dim
     first, dtype = tensors.num_decode, mixed.dtype

@@ -166,9 +166,8 @@ def quant_vector(
 ):  # fmt: skip
     """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x.
 
-    With CHOSEN there is a matrix for each expert, one below the other, and a second axis of
-    programs: pairs of a row of x, shared by CHOSEN of them, and the expert that `experts_ptr` has
-    for it. T is 1 then.
+    With CHOSEN, W holds a matrix an expert, programs' second axis is pairs of a row of x, which
+    CHOSEN pairs share, and an expert, that of `experts_ptr`, and T is 1.
     """
     first_row = tl.program_id(0) * BN
     row_index = first_row + tl.arange(0, BN)
@@ -177,9 +176,8 @@ def quant_vector(
         wait_for_inputs()
         pair = tl.program_id(1).to(tl.int64)
         rows += tl.load(experts_ptr + pair).to(tl.int32) * num_rows
-        x_ptr += pair // CHOSEN * x_stride
+        x_ptr, y_ptr = x_ptr + pair // CHOSEN * x_stride, y_ptr + pair * y_stride
         xq_ptr += pair // CHOSEN * (19 * num_groups)
-        y_ptr += pair * y_stride
     sums = ()
     nothing = tl.zeros((BN, BG), dtype=tl.float32)
     for _ in tl.static_range(T):

