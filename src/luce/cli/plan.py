@@ -128,7 +128,10 @@ def _explained(
     model = report.model
     pool = model.device.pool
     if pool not in rows:
-        raise NoStatus(f"the server has no models on {model.device.id} ({pool})")
+        raise NoStatus(
+            f"the server says nothing of {model.device.id} ({pool}); repeat its --device-memory "
+            "here if it was started with one"
+        )
     if rows[pool].free_bytes is None:
         # It has not had to ask yet; what drivers tell us here, they will tell it.
         sample = machine.probe.sample(model.device.uuid)

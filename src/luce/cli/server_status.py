@@ -42,8 +42,7 @@ def fetch_status(url: str, api_key: str | None) -> ServerStatus:
         raise NoStatus(f"{place}: no status of a server: {_reason(error)}") from error
     if not status.devices:
         raise NoStatus(
-            f"{place}: this server keeps all its models: it decides nothing by bytes "
-            "(--load-on-demand)"
+            f"{place}: this server decides nothing by bytes; that takes --load-on-demand"
         )
     return status
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from luce.engine.native.build import is_expected
+from luce.engine.native.build import is_there
 
 
 def keeps_tiles(dtype: str, *, on_cpu: bool, is_exact: bool) -> bool:
@@ -15,4 +15,4 @@ def keeps_tiles(dtype: str, *, on_cpu: bool, is_exact: bool) -> bool:
         on_cpu: where.
         is_exact: activations are not to be rounded.
     """
-    return on_cpu and dtype == "float32" and not is_exact and is_expected()
+    return on_cpu and dtype == "float32" and not is_exact and is_there()

@@ -6,6 +6,7 @@ Event loop only. Owns the process and the restarts; requests belong to its `hand
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import signal
 from dataclasses import dataclass
@@ -91,7 +92,10 @@ class Supervisor:
         """Start the worker; returns at once. Needs a running event loop."""
         if self._task is not None:
             raise RuntimeError(f"{self._spec.name} is supervised already")
-        self._task = asyncio.create_task(self._run(), name=f"supervise-{self._spec.name}")
+        # A request may have started it; what it logs later is no longer that request's.
+        self._task = asyncio.create_task(
+            self._run(), name=f"supervise-{self._spec.name}", context=contextvars.Context()
+        )
 
     async def wait_first_load(self) -> None:
         """Wait until the model serves for the first time.

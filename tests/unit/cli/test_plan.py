@@ -245,10 +245,10 @@ def test_a_server_that_does_not_decide_by_bytes(
     url, status = server
     status["devices"] = []
     assert main(["plan", *words, "--explain", url]) == 3
-    assert "keeps all its models" in capsys.readouterr().err
+    assert "decides nothing by bytes" in capsys.readouterr().err
     status["devices"] = [device_row() | {"device": "GPU-9"}]
     assert main(["plan", *words, "--explain", url]) == 3
-    assert "the server has no models on cuda:0 (GPU-1)" in capsys.readouterr().err
+    assert "the server says nothing of cuda:0 (GPU-1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from luce.sizing.weights import tile_bytes
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_in_float32_on_a_cpu_with_kernels(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
-    monkeypatch.setattr(cpu_kernels, "is_expected", lambda: is_there)
+    monkeypatch.setattr(cpu_kernels, "is_there", lambda: is_there)
     assert keeps_tiles("float32", on_cpu=True, is_exact=False) is is_there
     assert not keeps_tiles("float32", on_cpu=True, is_exact=True)
     assert not keeps_tiles("bfloat16", on_cpu=True, is_exact=False)

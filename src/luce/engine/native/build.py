@@ -39,17 +39,19 @@ class BuildError(Exception):
     """The library cannot be built here; the message says why."""
 
 
-def is_expected() -> bool:
-    """Whether there is a library or one can probably be built; builds and loads nothing."""
+def is_there() -> bool:
+    """Whether a library is there already; builds and loads nothing.
+
+    One that is still to be built may fail to be, and a plan that counts on it would be too small.
+    """
     if os.environ.get(SWITCH) == "off":
         return False
     if SHIPPED.exists():
         return True
     try:
-        find_compiler()
+        return _cached_path(find_compiler()).exists()
     except BuildError:
         return False
-    return platform.machine() in _LEVELS
 
 
 def find_compiler() -> str:
@@ -72,7 +74,7 @@ def cached_library() -> Path:
         BuildError: it cannot be.
     """
     compiler = find_compiler()
-    target = _cache_folder() / f"luce_native-{_fingerprint(compiler)}.so"
+    target = _cached_path(compiler)
     if not target.exists():
         build(compiler, target)
     return target
@@ -109,7 +111,7 @@ def build(
             # Whole or not at all, whoever else builds it at this moment.
             linked.replace(target)
     except OSError as error:
-        raise BuildError(f"{target.parent} cannot be written: {error.strerror}") from error
+        raise BuildError(f"{target.parent} cannot be made or written: {error.strerror}") from error
 
 
 def _units(machine: str, main: Path | None) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -141,6 +143,10 @@ def _call(command: list[str]) -> None:
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "luce" / "native"
+
+
+def _cached_path(compiler: str) -> Path:
+    return _cache_folder() / f"luce_native-{_fingerprint(compiler)}.so"
 
 
 def _fingerprint(compiler: str) -> str:

@@ -86,24 +86,29 @@ def test_off_and_unknown_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sse9" in str(native_library())
 
 
-def test_what_is_expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(build.SWITCH, raising=False)
-    monkeypatch.setattr(build, "SHIPPED", tmp_path / "shipped.so")
-    monkeypatch.setattr(build, "find_compiler", lambda: "cc")
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert build.is_expected()
-    monkeypatch.setattr("platform.machine", lambda: "mips")
-    assert not build.is_expected()
-    (tmp_path / "shipped.so").touch()
-    assert build.is_expected()
-    monkeypatch.setenv(build.SWITCH, "off")
-    assert not build.is_expected()
-
-
-def test_without_a_compiler_none_is_expected(
+def test_a_library_is_there_once_it_is_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A compiler alone promises nothing: it may fail, and so may the folder."""
+    monkeypatch.delenv(build.SWITCH, raising=False)
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "shipped.so")
+    monkeypatch.setattr(build, "_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "_fingerprint", lambda compiler: compiler)
+    monkeypatch.setattr(build, "find_compiler", lambda: "cc")
+    assert not build.is_there()
+    (tmp_path / "luce_native-cc.so").touch()
+    assert build.is_there()
+    monkeypatch.setenv(build.SWITCH, "off")
+    assert not build.is_there()
+
+
+def test_what_a_wheel_has_needs_no_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(build.SWITCH, raising=False)
     monkeypatch.setattr(build, "SHIPPED", tmp_path / "shipped.so")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    assert not build.is_expected()
+    assert not build.is_there()
+    (tmp_path / "shipped.so").touch()
+    assert build.is_there()
