@@ -11,6 +11,7 @@ from http_harness import CHAT, chat_body, eventually
 from swap_harness import SwapHarness, SwapRules
 
 from luce.errors import WorkerStartError
+from luce.listener import residents
 from luce.placement.effects import CoordinatorOptions
 from luce.placement.residency import Cooldown
 from luce.placement.turns import TurnOptions
@@ -424,6 +425,33 @@ async def test_a_worker_that_dies_while_it_comes_in_is_one_failure() -> None:
         server.worker("small").script.hold_controls = []
         await asyncio.sleep(0.4)
         assert (await server.named("small")).json()["model"] == "small"
+        await server.idle()
+
+
+async def test_a_worker_that_does_not_answer_holds_up_nobody_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with SwapHarness(FakeScript(), FakeScript()) as server:
+        monkeypatch.setitem(residents.TRANSITION_LIMIT_S, "evict", 0.1)
+        server.worker("big").script.hold_controls = ["evict"]
+        assert (await server.named("small")).json()["model"] == "small"
+        assert server.state("big") == "unloaded"
+        server.worker("big").script.hold_controls = []
+        assert (await server.named("big")).json()["model"] == "big"
+        assert server.launcher.num_launched["big"] == 2
+        await server.idle()
+
+
+async def test_a_worker_that_does_not_come_in_in_time_is_one_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with SwapHarness(FakeScript(), FakeScript()) as server:
+        monkeypatch.setitem(residents.TRANSITION_LIMIT_S, "reinstate", 0.1)
+        server.worker("small").script.hold_controls = ["reinstate"]
+        error = (await server.named("small")).json()["error"]
+        assert error["code"] == "model_unavailable"
+        assert "did not answer" in error["message"]
+        assert (await server.named("big")).json()["model"] == "big"
         await server.idle()
 
 

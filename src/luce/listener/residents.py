@@ -24,12 +24,16 @@ from luce.listener.device_watch import DeviceWatch
 from luce.listener.served import ServedModels
 from luce.placement.coordinator import Coordinator
 from luce.placement.residency import Depth, Operation, Outcome
-from luce.protocol.messages import ControlDone, EvictionLevel
+from luce.protocol.messages import ControlDone, ControlOp, EvictionLevel
 from luce.routing.router import Router
 from luce.workers.handle import WorkerHandle, WorkerState
 from luce.workers.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
+
+TRANSITION_LIMIT_S: dict[ControlOp, float] = {"evict": 120.0, "reinstate": 900.0}
+"""How long a worker may take. Parking copies at gigabytes a second; coming back may read a file
+from a slow disk."""
 
 _MS_PER_S = 1000
 _DOWN = (WorkerState.LOST, WorkerState.STOPPED)
@@ -168,7 +172,7 @@ class Residents:
         before = await self._watch.free(operation.model)
         supervisor.rest()
         try:
-            done = await _evicted(handle, depth)
+            done = await self._give_back(supervisor, depth)
         except (WorkerLost, ModelUnavailable):
             return Outcome(is_gone=True)
         except LuceError as error:
@@ -190,7 +194,7 @@ class Residents:
         done = ControlDone(0)
         try:
             if _is_evicted(handle):
-                done = await handle.control("reinstate")
+                done = await _ask(supervisor, "reinstate")
             else:
                 await supervisor.bring_up()
         except LuceError as error:
@@ -206,6 +210,20 @@ class Residents:
         if self._charge_of is None or handle.ready is None:
             return outcome
         return replace(outcome, charge=self._charge_of(operation.model, handle.ready.peak_bytes))
+
+    async def _give_back(self, supervisor: Supervisor, level: EvictionLevel) -> ControlDone:
+        """Evict; host memory that cannot be had is no reason to stay.
+
+        Raises:
+            LuceError: it refused, and touched nothing, or its process ended.
+        """
+        if level == "host":
+            try:
+                return await _ask(supervisor, "evict", level)
+            except InternalError as error:
+                extra = {"model": supervisor.handle.name, "error": str(error)}
+                log.warning("weights are not parked", extra=extra)
+        return await _ask(supervisor, "evict", "cold" if level == "host" else level)
 
     # --- news ------------------------------------------------------------------------------
 
@@ -226,18 +244,22 @@ class Residents:
         task.add_done_callback(self._others.discard)
 
 
-async def _evicted(handle: WorkerHandle, level: EvictionLevel) -> ControlDone:
-    """Evict; host memory that cannot be had is no reason to stay.
+async def _ask(
+    supervisor: Supervisor, op: ControlOp, level: EvictionLevel | None = None
+) -> ControlDone:
+    """Have a worker do something; one that does not answer in time is ended.
 
     Raises:
-        LuceError: it refused, and touched nothing, or its process ended.
+        LuceError: it refused, or its process ended.
     """
-    if level == "host":
-        try:
-            return await handle.control("evict", level)
-        except InternalError as error:
-            log.warning("weights are not parked", extra={"model": handle.name, "error": str(error)})
-    return await handle.control("evict", "cold" if level == "host" else level)
+    name, limit_s = supervisor.handle.name, TRANSITION_LIMIT_S[op]
+    try:
+        async with asyncio.timeout(limit_s):
+            return await supervisor.handle.control(op, level)
+    except TimeoutError:
+        log.error("worker does not answer", extra={"model": name, "op": op, "limit_s": limit_s})
+        await supervisor.put_down()
+        raise WorkerLost(f"Model {name} did not answer for {limit_s:g} s and was ended.") from None
 
 
 def resident_outcome(handle: WorkerHandle, done: ControlDone, duration_ms: int) -> Outcome:
