@@ -134,7 +134,7 @@ async def test_killed_while_an_answer_is_drained(model: Path) -> None:
     """The worker had finished: its death takes nothing from a client that reads slowly."""
     async with fake_server(model, {"big": LONG, "small": NEIGHBOUR}) as server:
         async with SlowReader("127.0.0.1", server.port) as client:
-            body = json_bytes(chat_body("x", stream=True))
+            body = json_bytes(chat_body("x", stream=True, max_tokens=len(LONG["reply"]) + 1))
             await client.send("POST", CHAT, body, {"Connection": "close"})
             begun = await client.read(100)
             await server.until(lambda s: s["active_requests"] == 0)

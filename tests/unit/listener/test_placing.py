@@ -67,7 +67,7 @@ def test_auto_with_room_nowhere(inventory: Path, demo_model: Path) -> None:
 
 
 def test_what_can_never_fit_does_not_start(inventory: Path, demo_model: Path) -> None:
-    model = ModelConfig(path=demo_model, name="m", max_ctx=8192)
+    model = ModelConfig(path=demo_model, name="m", max_ctx=8192, cpu_exact=True)
     with pytest.raises(PlacementError, match=r"not enough memory on cpu:0: m needs .* 1\.0 GiB"):
         place(config(inventory, model, budgets=("cpu=1GiB",)))
 
@@ -85,7 +85,8 @@ def test_unknown_memory_is_told_and_left_to_the_worker(
 def test_a_shortened_context_is_told(
     inventory: Path, demo_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place(config(inventory, ModelConfig(path=demo_model), budgets=("cpu:0=1GiB",)))
+    model = ModelConfig(path=demo_model, cpu_exact=True)
+    place(config(inventory, model, budgets=("cpu:0=1GiB",)))
     (record,) = [record for record in caplog.records if record.message == "memory plan"]
     assert "tokens instead of 8192: no more fits" in vars(record)["warning"]
 

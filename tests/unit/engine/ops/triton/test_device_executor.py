@@ -33,7 +33,11 @@ SAMPLED = SamplingParams(
 )
 
 
-def load(path: Path, **more: str) -> Engine:
+# Padding lanes compute on memory that nobody wrote, and their results are dropped.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+def load(path: Path, **more: object) -> Engine:
     options = EngineOptions(
         path=path,
         threads=1,
@@ -144,7 +148,7 @@ def test_quantised_weights_stay_so_and_give_the_same_ids(
     tmp_path: Path, family: Callable[..., Path], quant: str, request: pytest.FixtureRequest
 ) -> None:
     path = family(tmp_path, quant=quant)
-    decoded = load(path)
+    decoded = load(path, cpu_exact=True)
     expected = generate(decoded, GREEDY, 8, 2)
     request.getfixturevalue("on_device")
     request.getfixturevalue("wide_programs")

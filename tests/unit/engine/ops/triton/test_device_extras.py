@@ -14,6 +14,7 @@ import torch
 
 from luce.engine.device_executor import DeviceExecutor, _CapturedStep
 from luce.engine.extras import RowExtras, SampledTokens, StepExtras
+from luce.engine.hidden_taps import StepTap
 from luce.engine.inputs import InputBatch, build_inputs
 from luce.engine.options import EngineInfo
 from luce.engine.rows import RowState
@@ -65,7 +66,8 @@ class Table(Runner):
     def __init__(self) -> None:
         super().__init__(None, None, None)  # type: ignore[arg-type]
 
-    def logits(self, batch: InputBatch) -> torch.Tensor:
+    def logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor:
+        assert tap is None
         table = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(5)) * 3
         last = (
             batch.input_ids if batch.logits_index is None else batch.input_ids[batch.logits_index]
