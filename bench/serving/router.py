@@ -33,6 +33,8 @@ from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
 from luce.listener.bind import bind
 from luce.listener.entrance import Entrance
+from luce.listener.placing import machine_for, place_models
+from luce.listener.residency import Placement
 from luce.listener.server import ListenerProcess, loop_factory
 from luce.protocol.messages import LoadSpec
 from luce.protocol.sampling import SamplingParams
@@ -332,7 +334,9 @@ def real(path: Path, rounds: int) -> list[Figure]:
 
     async def use() -> None:
         sock = bind("127.0.0.1", 0)
-        listener = ListenerProcess(config, Entrance(sock))
+        machine = machine_for(config.routing, config.models)
+        placement = Placement(place_models(config, machine), machine)
+        listener = ListenerProcess(config, placement, Entrance(sock))
         serving = asyncio.create_task(listener.run())
         handle, port = listener.supervisors[0].handle, sock.getsockname()[1]
         try:
