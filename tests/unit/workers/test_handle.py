@@ -99,11 +99,12 @@ async def test_next_gives_everything_that_has_arrived():
 
 
 async def test_parallel_streams_do_not_mix():
-    async with connected(FakeScript(max_concurrency=8, token_delay_s=0.001)) as (handle, worker):
+    async with connected(FakeScript(max_concurrency=8, hold_after=1)) as (handle, worker):
         prompts = [[65 + i] * (i + 1) for i in range(8)]
         streams = await asyncio.gather(
             *(submit(handle, f"r{i}", prompt) for i, prompt in enumerate(prompts))
         )
+        worker.release()
         outputs = await asyncio.gather(*(read(stream) for stream in streams))
         assert [tokens for tokens, _ in outputs] == prompts
         assert worker.max_in_flight == 8
