@@ -17,30 +17,13 @@ from luce.engine.options import EngineOptions
 from luce.engine.sizing import size_engine
 from luce.errors import ModelFileError, PlacementError, UsageError
 from luce.loaders.checkpoint import Checkpoint, TensorMeta
-from luce.loaders.hparams import HParams
 from luce.sizing.model_sizes import Sizing
 from luce.sizing.steps import scratch_bytes
 from luce.sizing.weights import decoded_bytes
+from luce.testing.headers import SMALL
 
 GIB = 1 << 30
-HPARAMS = HParams(
-    architecture="llama",
-    vocab_size=1000,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    rms_norm_eps=1e-5,
-    rope_theta=1e4,
-    rope_scaling=None,
-    rope_layout="half",
-    context_length=4096,
-    tie_word_embeddings=True,
-    attention_bias=False,
-    qk_norm=False,
-)
+HPARAMS = SMALL
 # 2 (keys, values) * 2 layers * 2 heads * 16 * 4 bytes
 TOKEN_BYTES = 512
 

@@ -218,13 +218,13 @@ async def test_a_failing_request_gets_its_tokens_then_its_error_each_time():
 
 
 async def test_a_submitter_that_leaves_cancels_and_the_handle_keeps_track():
-    async with connected(FakeScript(stall_reading=False, hold_after=0)) as (handle, worker):
+    async with connected(FakeScript(hold_after=0)) as (handle, worker):
         task = asyncio.create_task(submit(handle))
         await asyncio.sleep(0)
         task.cancel()
+        assert handle.in_flight == 1
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert handle.in_flight == 1
         await asyncio.wait_for(handle.settled("r1"), 5)
         assert handle.in_flight == 0
         assert [type(m) for m in worker.received] == [wire.Load, wire.Submit, wire.Cancel]
@@ -243,6 +243,9 @@ async def test_a_worker_that_reads_nothing_keeps_the_submitter_cancellable():
     async with connected(FakeScript(stall_reading=True)) as (handle, _):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(submit(handle), 0.05)
+        # Until the worker has answered, the request that was left is still its.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle.settled("r1"), 0.05)
         assert handle.in_flight == 1
 
 
