@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -35,3 +36,16 @@ def _read_scalars_of_one_element() -> None:
 
 if not HAS_GPU:
     _read_scalars_of_one_element()
+
+
+@pytest.fixture
+def as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose for a CPU what a GPU is given: Triton's operations, and nothing of the host's own."""
+    from luce.engine.ops import select
+    from luce.engine.ops.cpu import native_candidates
+
+    def on_gpu(request: select.OpRequest, make: Callable[[], object]) -> list[object]:
+        return [select.Candidate(select.TRITON, make(), lambda _: None)]
+
+    monkeypatch.setattr(select, "_on_gpu", on_gpu)
+    monkeypatch.setattr(native_candidates, "native_library", lambda: "not on a GPU")

@@ -34,7 +34,10 @@ SAMPLED = SamplingParams(
 
 
 # Padding lanes compute on memory that nobody wrote, and their results are dropped.
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]
 
 
 def load(path: Path, **more: object) -> Engine:
@@ -50,13 +53,9 @@ def load(path: Path, **more: object) -> Engine:
 
 
 @pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_device(monkeypatch: pytest.MonkeyPatch, as_gpu: None) -> None:
     """Let a CPU pass for a GPU: the kernels run in the interpreter."""
 
-    def on_gpu(request: select.OpRequest, make: Callable[[], object]) -> list[object]:
-        return [select.Candidate(select.TRITON, make(), lambda _: None)]
-
-    monkeypatch.setattr(select, "_on_gpu", on_gpu)
     # There is no device memory to measure.
     monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
     # Few programs a product: the interpreter takes them one by one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from luce.engine import assembly
 from luce.engine.engine import Engine
-from luce.engine.ops import select
 from luce.engine.options import EngineOptions
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
@@ -22,14 +20,10 @@ TABLE = (4, 2)
 
 
 @pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_device(monkeypatch: pytest.MonkeyPatch, as_gpu: None) -> None:
     """Let a CPU pass for a GPU: the kernels run in the interpreter."""
     from luce.engine.ops.triton import linear
 
-    def on_gpu(request: select.OpRequest, make: Callable[[], object]) -> list[object]:
-        return [select.Candidate(select.TRITON, make(), lambda _: None)]
-
-    monkeypatch.setattr(select, "_on_gpu", on_gpu)
     monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
     # Few programs a product: the interpreter takes them one by one.
     monkeypatch.setattr(linear, "_BLOCK_OUT", 256)

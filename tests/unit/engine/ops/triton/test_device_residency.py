@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from luce.engine import assembly
 from luce.engine.device_executor import DeviceExecutor
 from luce.engine.engine import Engine
-from luce.engine.ops import select
 from luce.engine.options import EngineOptions
 from luce.protocol.sampling import HiddenRead, SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
@@ -28,13 +26,9 @@ def load(path: Path) -> Engine:
 
 
 @pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_device(monkeypatch: pytest.MonkeyPatch, as_gpu: None) -> None:
     """Let a CPU pass for a GPU that has no captured steps."""
 
-    def on_gpu(request: select.OpRequest, make: Callable[[], object]) -> list[object]:
-        return [select.Candidate(select.TRITON, make(), lambda _: None)]
-
-    monkeypatch.setattr(select, "_on_gpu", on_gpu)
     monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
     monkeypatch.setattr(DeviceExecutor, "capture_all", lambda *_: None)
 
