@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,20 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# The test folders are no packages, and pytest's importlib mode adds none of them to the path.
+sys.path.append(str(Path(__file__).parent))
+
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_runtest_setup() -> None:
+    """Each test finds the same global generators, whatever ran before it."""
+    random.seed(0)
+    for module, seed in (("numpy.random", "seed"), ("torch", "manual_seed")):
+        if module in sys.modules:
+            getattr(sys.modules[module], seed)(0)
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from bench.engine.shapes import CHUNK, QuantisedParameters, RandomParameters, Storage
+from bench.engine.shapes import (
+    CHUNK,
+    Fp8Parameters,
+    QuantisedParameters,
+    RandomParameters,
+    Storage,
+)
 
 from luce.engine.device import Device
 from luce.engine.engine import Blueprint, Engine
+from luce.engine.fp8_weights import Fp8Matrix
 from luce.engine.options import EngineOptions
 from luce.engine.quant_planes import QuantPlanes
 from luce.kv.spec import blocks_for
@@ -119,11 +126,8 @@ class HybridPart(RandomParameters):
     def experts(
         self, prefix: str, shape: tuple[int, int, int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        del prefix
-        count, size, hidden = shape
-        gate_up = self._normal(count, 2 * size, hidden, spread=hidden**-0.5)
-        down = self._normal(count, hidden, size, spread=size**-0.5)
-        self.expert_bytes += (gate_up.nbytes + down.nbytes) // count
+        gate_up, down = super().experts(prefix, shape)
+        self.expert_bytes += (gate_up.nbytes + down.nbytes) // shape[0]
         return gate_up, down
 
     def quantised_experts(
@@ -148,13 +152,29 @@ class QuantisedHybridParameters(HybridPart, QuantisedParameters):
     """Matrices in blocks of a type."""
 
 
+class Fp8HybridParameters(HybridPart, Fp8Parameters):
+    """Projections of FP8 numbers, experts' among them; all else is plain."""
+
+    def fp8_experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[Fp8Matrix, Fp8Matrix] | None:
+        del prefix
+        count, size, hidden = shape
+        gate_up = self._fp8(2 * count * size, hidden, band=size)
+        down = self._fp8(count * hidden, size, band=hidden)
+        self.expert_bytes += (gate_up.nbytes + down.nbytes) // count
+        return gate_up, down
+
+
 def hybrid_engine(
     name: str, device: Device, rows: int, pool_tokens: int, max_ctx: int, storage: Storage
 ) -> tuple[Engine, HybridPart]:
     """An engine that computes in bfloat16, not yet warmed up, and its parameters' sizes."""
     hparams = hybrid_hparams(name)
     parameters: HybridPart = HybridParameters(torch.bfloat16, device.torch)
-    if storage.weights != "bf16":
+    if storage.weights.startswith("FP8"):
+        parameters = Fp8HybridParameters(device.torch, is_block=storage.weights == "FP8")
+    elif storage.weights != "bf16":
         parameters = QuantisedHybridParameters(storage.weights, device.torch)
     options = EngineOptions(
         path=None,  # type: ignore[arg-type]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
+import numpy as np
 import torch
 
 from luce.engine.device import Device
 from luce.engine.engine import Blueprint, Engine
+from luce.engine.fp8_weights import Fp8Matrix, StoredPart
+from luce.engine.native.tiles import StoredMatrix
 from luce.engine.options import EngineOptions
 from luce.engine.quant_planes import QuantPlanes, empty_planes, repack
 from luce.kv.spec import blocks_for
+from luce.loaders.fp8_names import BLOCK
 from luce.loaders.hparams import HParams
 from luce.sizing.model_sizes import Sizing
 from luce.testing.quant_blocks import random_blocks
@@ -78,6 +83,43 @@ class RandomParameters:
         del parts
         return None
 
+    def fp8(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredPart] | None:
+        del parts
+        return None
+
+    def stored(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredMatrix]:
+        """Nothing that a host could compute with as it is."""
+        nothing = np.empty(0, np.uint8)
+        return [StoredMatrix("random", shape, nothing) for _, shape in parts]
+
+    def stored_experts(self, prefix: str, shape: tuple[int, int, int]) -> list[StoredMatrix] | None:
+        del prefix, shape
+        return None
+
+    def floats(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        del name
+        return self._normal(*shape, spread=0.1).float()
+
+    def experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        del prefix
+        count, size, hidden = shape
+        gate_up = self._normal(count, 2 * size, hidden, spread=hidden**-0.5)
+        return gate_up, self._normal(count, hidden, size, spread=size**-0.5)
+
+    def quantised_experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[QuantPlanes, QuantPlanes] | None:
+        del prefix, shape
+        return None
+
+    def fp8_experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[Fp8Matrix, Fp8Matrix] | None:
+        del prefix, shape
+        return None
+
     def finish(self) -> None:
         """Everything is there at once."""
 
@@ -115,12 +157,55 @@ class QuantisedParameters(RandomParameters):
         return [planes]
 
 
+def _is_fp8(part: tuple[str, tuple[int, int]]) -> bool:
+    """As published files have it: projections, but not those of a few rows."""
+    name, _ = part
+    return "_proj" in name and not name.endswith(("in_proj_a.weight", "in_proj_b.weight"))
+
+
+class Fp8Parameters(RandomParameters):
+    """The same with projections of e4m3 numbers; embedding and output matrix are plain.
+
+    Args:
+        is_block: a scale for 128x128 numbers, else one a row.
+    """
+
+    def __init__(self, device: torch.device, seed: int = 0, *, is_block: bool = True) -> None:
+        super().__init__(torch.bfloat16, device, seed)
+        self._is_block = is_block
+
+    def fp8(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredPart] | None:
+        if not any(map(_is_fp8, parts)):
+            return None
+        found: list[StoredPart] = []
+        for stays, group in groupby(parts, key=_is_fp8):
+            run = list(group)
+            if stays:
+                found.append(self._fp8(sum(shape[0] for _, shape in run), run[0][1][1]))
+                self.step_bytes += found[-1].nbytes
+            else:
+                found.append(self.matrix(*run))
+        return found
+
+    def _fp8(self, rows: int, columns: int, band: int | None = None) -> Fp8Matrix:
+        codes = torch.empty(rows, columns, dtype=torch.uint8, device=self._device)
+        step = max(1, _RUN_ELEMENTS // columns)
+        for start in range(0, rows, step):
+            part = self._normal(min(step, rows - start), columns, spread=32.0)
+            codes[start : start + step] = part.to(torch.float8_e4m3fn).view(torch.uint8)
+        band = rows if band is None else band
+        lines = rows // band * -(-band // BLOCK)
+        shape = (lines, -(-columns // BLOCK)) if self._is_block else (rows, 1)
+        scales = torch.full(shape, columns**-0.5 / 32.0, device=self._device)
+        return Fp8Matrix(codes, scales, self._is_block, band)
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """How weights and cache are stored.
 
     Attributes:
-        weights: "bf16" or a GGUF type.
+        weights: "bf16", "FP8" (a scale a block), "FP8row" (one a row) or a GGUF type.
         cache: type of keys and values, "auto" = bfloat16.
     """
 
@@ -159,7 +244,9 @@ def random_engine(
     sizing = Sizing(max_ctx, blocks, weights_bytes=0, kv_bytes=0, scratch_bytes=0)
     blueprint = Blueprint("qwen3", hparams_of(size), options, device, dtype, sizing)
     parameters = RandomParameters(dtype, device.torch)
-    if storage.weights != "bf16":
+    if storage.weights.startswith("FP8"):
+        parameters = Fp8Parameters(device.torch, is_block=storage.weights == "FP8")
+    elif storage.weights != "bf16":
         parameters = QuantisedParameters(storage.weights, device.torch)
     with torch.inference_mode():
         return Engine(blueprint, parameters, lambda *_: None), parameters.step_bytes

@@ -72,13 +72,19 @@ class Sample:
         return sum(s.prompt_tokens for s in self.streams) / (last_first - first_sent)
 
 
-async def stream_chat(host: str, port: int, body: dict[str, Any]) -> Stream:
-    """One streamed chat completion over a plain socket (the client must not be the bottleneck)."""
+async def stream_chat(
+    host: str, port: int, body: dict[str, Any], result: Stream | None = None
+) -> Stream:
+    """One streamed chat completion over a plain socket (the client must not be the bottleneck).
+
+    What it sees is in `result` as it comes.
+    """
     payload = json.dumps(
         {**body, "stream": True, "stream_options": {"include_usage": True}}
     ).encode()
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
-    result = Stream(sent=time.monotonic())
+    result = result or Stream()
+    result.sent = time.monotonic()
     writer.write(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
         b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
-import llguidance
+if TYPE_CHECKING:
+    import llguidance
 
 MAX_ROW_ITEMS = 4_000
 """Readings of what was written that are still open at one place: 500 objects in an `anyOf`, 3,000
 in an `enum`. A mask over a row as full as that takes some 10 ms."""
-
-# A mask may walk some 14,000 units of lexer fuel and 20,000 items a millisecond, and a lexer
-# state takes up to 2 kB (llguidance's own figures): at most 20 ms and 40 MB. An ambiguous grammar
-# whose rows are full was measured at 100 ms a token before it breaks.
-LIMITS = llguidance.LLParserLimits(
-    max_items_in_row=MAX_ROW_ITEMS,
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=20_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
 
 # The model spells the text as it likes; otherwise only one way of cutting a forced text into
 # tokens would be allowed, which needs the tokenizer.
@@ -49,6 +39,27 @@ _SENTENCES = (
     ),
 )
 """What the compiler says, by a part of it, and what a client is told instead."""
+
+
+@cache
+def limits() -> llguidance.LLParserLimits:
+    """Caps on the work of one mask.
+
+    A mask may walk some 14,000 units of lexer fuel and 20,000 items a millisecond, and a lexer
+    state takes up to 2 kB (llguidance's own figures): at most 20 ms and 40 MB. An ambiguous
+    grammar whose rows are full was measured at 100 ms a token before it breaks.
+    """
+    import llguidance  # Takes 6 MB, which servers without grammars do not need.
+
+    return llguidance.LLParserLimits(
+        max_items_in_row=MAX_ROW_ITEMS,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=20_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
 
 
 class GrammarFault(Exception):
@@ -80,6 +91,8 @@ class GrammarVocabulary:
     def __init__(
         self, tokens: Sequence[bytes], control_ids: Sequence[int], end_ids: Sequence[int]
     ) -> None:
+        import llguidance
+
         self.end_ids = tuple(end_ids) or (len(tokens),)
         texts = [*tokens] if end_ids else [*tokens, b""]
         self.size = len(texts)
@@ -90,14 +103,16 @@ class GrammarVocabulary:
         """A matcher at a grammar's beginning, which has shown that it can begin.
 
         Runs without the interpreter's lock. What it costs is bounded by who writes the grammar;
-        `LIMITS` bound memory and what comes later.
+        `limits` bound memory and what comes later.
 
         Raises:
             GrammarFault: it has errors, allows nothing, or is too large.
         """
+        import llguidance
+
         try:
             matcher = llguidance.LLMatcher(
-                self.tokenizer, lark + _FREE_SPELLING, log_level=0, limits=LIMITS
+                self.tokenizer, lark + _FREE_SPELLING, log_level=0, limits=limits()
             )
         except BaseException as error:
             # A panic of the native code; its class has no name to import and is no Exception.

@@ -105,7 +105,7 @@ async def test_case_b35_a_schema_is_forced_or_refused(
     loop = asyncio.get_running_loop()
     started = loop.time()
     answer = await server.client.post(CHAT, json={**forcing(schema), "max_tokens": 16})
-    assert loop.time() - started < 5
+    assert loop.time() - started < 60
     assert answer.status_code in (200, 400), answer.text
     if can_be_forced is not None:
         assert answer.status_code == (200 if can_be_forced else 400)
@@ -149,7 +149,7 @@ async def test_case_b55_what_can_never_fit_the_pool_is_a_400_and_blocks_nobody(
     """The context is larger than the pool, which no prompt may exceed."""
     large = asyncio.create_task(chat(uncached, "x" * (CTX + 50)))
     short = await asyncio.gather(*(chat(uncached, max_tokens=8) for _ in range(4)))
-    refused = await asyncio.wait_for(large, 20)
+    refused = await asyncio.wait_for(large, 60)
     status, message, _ = error_of(refused)
     assert (status, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert str(CTX) in message

@@ -141,7 +141,7 @@ async def test_case_b21_a_refusal_behind_a_busy_model_is_a_real_status() -> None
     script = writing(TEXT, "Hello.", hold_after=1, max_concurrency=1)
     async with Harness(script, texts=(TEXT,), rules=rules) as server:
         running = asyncio.create_task(server.ask("A", stream=True))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         waiting = asyncio.create_task(server.ask("B", stream=True))
         await eventually(lambda: server.router.num_waiting == 1)
         for refused in (await server.ask("C", stream=True), await waiting):

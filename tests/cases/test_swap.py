@@ -16,7 +16,7 @@ from server_process import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
-NUM_RACES = 50
+NUM_RACES = 20
 NUM_SWAPS = 20
 SLACK_BYTES = 8 * 2**20
 
@@ -32,7 +32,7 @@ def swapping(model: Path, *names: str) -> ServerProcess:
 async def ask(server: ServerProcess, model: str, **fields: Any) -> str:
     """The model that answered; fails unless it is the one that was named."""
     body = minimal(CHAT, model=model, max_tokens=4, temperature=0, **fields)
-    answer = await asyncio.wait_for(server.client.post(CHAT, json=body), 25)
+    answer = await asyncio.wait_for(server.client.post(CHAT, json=body), 60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == model
     text: str = answer.json()["choices"][0]["message"]["content"]

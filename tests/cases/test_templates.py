@@ -196,7 +196,5 @@ async def test_case_b79_such_text_can_be_repeated_back() -> None:
     assert IM_START_ID not in tokenizer.encode(FORGED)
     async with serving("") as server:
         server.models[0].worker.script.reply = tokenizer.encode(FORGED)
-        await server.connect(server.models[0])
-        await server.ready()
         answer = await ask(server, message("user", "repeat"), max_tokens=200)
         assert answer.json()["choices"][0]["message"]["content"] == FORGED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -37,7 +38,7 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+async def eventually(condition: Callable[[], Any], timeout_s: float = 60) -> None:
     """Wait for something that should become true."""
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -51,6 +52,7 @@ class ServerProcess:
         self._command = command
         self.log: list[str] = []
         self.output: list[str] = []
+        self._paused: set[str] = set()
 
     async def __aenter__(self) -> Self:
         self.process = subprocess.Popen(
@@ -79,12 +81,14 @@ class ServerProcess:
 
     async def _stop(self) -> None:
         """End it at once, but so that it takes its workers along: some read no end of file."""
+        for model in self._paused.copy():
+            self.resume(model)
         for _ in range(2):
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGTERM)
                 await asyncio.sleep(0.05)
         try:
-            await asyncio.to_thread(self.process.wait, 15)
+            await asyncio.to_thread(self.process.wait, 60)
         finally:
             self.process.kill()
             await asyncio.to_thread(self.process.wait)
@@ -116,7 +120,7 @@ class ServerProcess:
     async def model_status(self, name: str) -> Any:
         return next(m for m in (await self.status())["models"] if m["id"] == name)
 
-    async def until(self, condition: Callable[[Any], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, condition: Callable[[Any], bool], timeout_s: float = 60) -> None:
         """Wait until the status is as it should be."""
         async with asyncio.timeout(timeout_s):
             while not condition(await self.status()):
@@ -147,12 +151,23 @@ class ServerProcess:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def pause(self, model: str) -> None:
+        """Stop the worker of a model where it is, so that nothing of it ends meanwhile."""
+        self._paused.add(model)
+        os.kill(self.pids()[model], signal.SIGSTOP)
+
+    def resume(self, model: str) -> None:
+        """Let it go on; nothing if it has died since."""
+        self._paused.discard(model)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pids()[model], signal.SIGCONT)
+
     async def back(self, model: str, killed: int) -> None:
         """Wait until the model has another process that serves."""
         await eventually(lambda: self.pids()[model] != killed, READY_TIMEOUT_S)
         await self.until(lambda s: all(m["state"] == "ready" for m in s["models"]))
 
-    async def end(self, timeout_s: float = 20) -> int:
+    async def end(self, timeout_s: float = 60) -> int:
         """Wait for the process; its exit code."""
         return await asyncio.to_thread(self.process.wait, timeout_s)
 

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_process import ServerProcess, Stream, eventually, is_running
@@ -52,14 +53,26 @@ def stream(server: ServerProcess, num_tokens: int = NUM_TOKENS, text: str = QUES
     return server.stream(text, max_tokens=num_tokens, ignore_eos=True, temperature=0)
 
 
-async def fill(server: ServerProcess, index: int, num_tokens: int = LONG_TOKENS) -> list[Stream]:
-    """Streams in every slot of the model at this priority, all of them with output."""
+async def fill(server: ServerProcess, model: str) -> list[Stream]:
+    """Streams in every slot of a model, all of them with output, which is then paused."""
     streams = []
-    for number in range(SLOTS):
-        streams.append(stream(server, num_tokens))
-        await server.until(lambda s, n=number + 1: s["models"][index]["in_flight"] == n)  # type: ignore[misc]
-    await eventually(lambda: all(stream.text for stream in streams))
+    for _ in range(SLOTS):
+        streams.append(stream(server, LONG_TOKENS))
+        await server.until(lambda s: in_flight(s, model) == len(streams))
+        server.resume(model)
+        await eventually(lambda: all(stream.text for stream in streams))
+        server.pause(model)
+    assert not any(stream.is_over for stream in streams)
     return streams
+
+
+def in_flight(status: Any, model: str) -> int:
+    return next(int(m["in_flight"]) for m in status["models"] if m["id"] == model)
+
+
+def resume(server: ServerProcess) -> None:
+    for model in ("primary", "other"):
+        server.resume(model)
 
 
 async def leave(*streams: Stream) -> None:
@@ -100,22 +113,24 @@ async def test_misfits_go_to_the_other_or_get_a_400(server: ServerProcess) -> No
 async def test_busy_primary_falls_back_then_requests_wait_then_503(
     server: ServerProcess, expected: str
 ) -> None:
-    on_primary = await fill(server, 0)
+    on_primary = await fill(server, "primary")
     fallen = await stream(server).end()
     assert fallen.models == {"other"}
     assert fallen.errors == []
     assert expected.startswith(fallen.text)
-    on_other = await fill(server, 1)
+    on_other = await fill(server, "other")
     waiting = stream(server)
     await server.until(lambda s: s["waiting"] == 1)
     refused = await server.ask("no room for this")
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
+    server.resume("other")
     await leave(on_other[0])
     await waiting.end()
     assert waiting.models == {"other"}
     assert expected.startswith(waiting.text)
     assert waiting.events[-1] == "[DONE]"
+    server.resume("primary")
     for kept in (*on_primary, on_other[1]):
         await kept.end()
         assert kept.text == expected
@@ -124,11 +139,12 @@ async def test_busy_primary_falls_back_then_requests_wait_then_503(
 
 
 async def test_waiter_that_leaves_is_forgotten(server: ServerProcess) -> None:
-    running = [*await fill(server, 0), *await fill(server, 1)]
+    running = [*await fill(server, "primary"), *await fill(server, "other")]
     waiting = stream(server)
     await server.until(lambda s: s["waiting"] == 1)
     await waiting.leave()
-    await server.until(lambda s: s["waiting"] == 0, 2)
+    await server.until(lambda s: s["waiting"] == 0)
+    resume(server)
     await leave(*running)
     await server.idle()
 
@@ -139,12 +155,16 @@ async def test_primary_killed_with_a_request_in_every_state(
     """One streams, one is in prefill, one waits; the other model streams twice and never knows."""
     streaming = stream(server, LONG_TOKENS)
     await eventually(lambda: streaming.text)
-    prefilling = stream(server, text="word " * 200)
-    await server.until(lambda s: s["models"][0]["in_flight"] == SLOTS)
-    on_other = await fill(server, 1)
+    server.pause("primary")
+    prefilling = stream(server, 60, "word " * 150)
+    await server.until(lambda s: in_flight(s, "primary") == SLOTS)
+    on_other = await fill(server, "other")
     queued = stream(server)
     await server.until(lambda s: s["waiting"] == 1)
+    server.resume("primary")
+    await eventually(lambda: prefilling.status)
     other_pid, killed = server.pids()["other"], server.kill("primary")
+    server.resume("other")
     for stream_ in (streaming, prefilling):
         await stream_.end()
         assert stream_.errors == ["worker_lost"]
@@ -168,14 +188,15 @@ async def test_primary_killed_with_a_request_in_every_state(
 async def test_sigterm_drains_both_and_a_worker_killed_meanwhile_takes_only_its_own(
     server: ServerProcess, expected: str
 ) -> None:
-    on_primary = await fill(server, 0)
-    on_other = await fill(server, 1)
+    on_primary = await fill(server, "primary")
+    on_other = await fill(server, "other")
     waiting = stream(server)
     await server.until(lambda s: s["waiting"] == 1)
     server.process.send_signal(signal.SIGTERM)
     await waiting.end()
     assert (waiting.status, waiting.errors) == (503, ["shutting_down"])
     server.kill("primary")
+    server.resume("other")
     for doomed in on_primary:
         await doomed.end()
         assert doomed.errors == ["worker_lost"]
@@ -183,6 +204,6 @@ async def test_sigterm_drains_both_and_a_worker_killed_meanwhile_takes_only_its_
         await kept.end()
         assert kept.text == expected
         assert kept.events[-1] == "[DONE]"
-    assert await server.end(30) == 0
+    assert await server.end() == 0
     await eventually(lambda: not any(map(is_running, server.pids().values())))
     assert not [line for line in server.log if "Traceback" in line]

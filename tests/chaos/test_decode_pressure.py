@@ -80,7 +80,7 @@ async def all_released(server: ServerProcess) -> None:
     await server.idle()
     await server.until(lambda s: s["suspended_requests"] == 0)
     for model in ("tight", "spare"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await metric(server, "luce_kv_cache_usage_ratio", model):
                 await asyncio.sleep(0.05)
         for name in ("running", "decoding", "suspended"):

@@ -5,7 +5,6 @@ Rows A37 and A38 of the swap specification's tables.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ import pytest
 from server_process import BYTE_A, SERVE_FAKE, ServerProcess, eventually, is_running
 
 from luce.testing.tiny_models import tiny_llama
+from ports import free_port
 
 GATEWAY = """#!{python}
 import json, os, signal, sys, time, urllib.request
@@ -35,7 +35,9 @@ def drain(number, frame):
     url = sys.argv[2] + "/health"
     tell("drained", urllib.request.urlopen(url, timeout=5).status)
     sys.exit(0)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "stubborn" else drain)
+def stay(number, frame):
+    tell("asked", number)
+signal.signal(signal.SIGTERM, stay if mode == "stubborn" else drain)
 links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
 fds = sorted(os.readlink(link) for link in links if os.path.exists(link))
 tell("started", dict(pid=os.getpid(), words=sys.argv[1:], fds=fds))
@@ -49,21 +51,16 @@ while True:
 pytestmark = pytest.mark.anyio
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 class Setup:
     """A gateway program, and the server that runs it."""
 
-    def __init__(self, folder: Path, mode: str = "drains") -> None:
+    def __init__(self, folder: Path, mode: str = "drains", patience_s: float = 60.0) -> None:
         self.folder = folder
         self.program = folder / "my gateway"
         text = GATEWAY.format(python=sys.executable, folder=str(folder), mode=mode)
         self.program.write_text(text, encoding="utf-8")
         self.program.chmod(0o755)
+        self.patience_s = patience_s
         self.public_port = free_port()
         self.engine_port = free_port()
 
@@ -76,6 +73,7 @@ class Setup:
                 "routing_engine_port": self.engine_port,
             },
             "models": [{"path": str(tiny_llama(self.folder / "m")), "name": "m"}],
+            "drain_patience_s": self.patience_s,
             "script": {"vocab_size": 1000, "reply": [BYTE_A], "max_concurrency": 1},
         }
         return [sys.executable, str(SERVE_FAKE), json.dumps(setup)]
@@ -111,7 +109,7 @@ async def test_it_has_the_public_address_and_we_loopback(folder: Path) -> None:
         answer = await server.ask()
         assert answer.status_code == 200, answer.text
         with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.1", setup.public_port), timeout=1)
+            socket.create_connection(("127.0.0.1", setup.public_port), timeout=60)
 
 
 async def test_it_drains_while_we_still_serve(folder: Path) -> None:
@@ -140,13 +138,13 @@ async def test_one_that_is_killed_takes_us_along(folder: Path) -> None:
 
 
 async def test_one_that_never_drains_is_killed_and_we_end_well(folder: Path) -> None:
-    setup = Setup(folder, "stubborn")
+    setup = Setup(folder, "stubborn", patience_s=1.0)
     async with setup.served() as server:
         pid = (await setup.started())["pid"]
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert await server.end(30) == 0
-        assert 9.5 < time.monotonic() - began < 20
+        assert await server.end() == 0
+        assert time.monotonic() - began >= 1.0
         assert not is_running(pid)
 
 
@@ -156,10 +154,10 @@ async def test_a_second_signal_does_not_wait_for_it(folder: Path) -> None:
         pid = (await setup.started())["pid"]
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.5)
+        await eventually((folder / "asked").exists)
         server.process.send_signal(signal.SIGTERM)
         assert await server.end() == 0
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 50
         assert not is_running(pid)
 
 

@@ -1,4 +1,7 @@
-"""What models know of conversations stays with them while they take turns, in real processes."""
+"""What models know of conversations stays with them while they take turns, in real processes.
+
+The last one is row A36 of the swap specification.
+"""
 
 from __future__ import annotations
 

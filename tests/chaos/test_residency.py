@@ -106,7 +106,7 @@ async def test_a29_a_shut_down_in_a_drain_lets_the_stream_end(tiny_path: Path) -
         answer = await waiting
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
         assert finish_of(await stream.end()) == "length"
-        assert await asyncio.to_thread(server.process.wait, 20) == 0
+        assert await asyncio.to_thread(server.process.wait, 60) == 0
         await eventually(lambda: not any(is_running(pid) for pid in workers.values()))
 
 
@@ -152,3 +152,18 @@ async def test_a_pinned_model_keeps_others_out_with_numbers(tiny_path: Path) -> 
         assert refused.headers["retry-after"] == "5"
         assert "pinned" in error["message"]
         assert (await ask(server, "a")).json()["model"] == "a"
+
+
+async def test_a_file_that_was_replaced_before_its_load_is_not_served(
+    tiny_path: Path, tmp_path: Path
+) -> None:
+    """Its text and its plan are those of the file there was at the start."""
+    copy = Path(shutil.copy(tiny_path, tmp_path / "b.gguf"))
+    async with serving("--load-on-demand", a=tiny_path, b=copy) as server:
+        copy.unlink()
+        shutil.copy(tiny_llama(tmp_path / "other", num_layers=1), copy)
+        answer = await ask(server, "b")
+        assert answer.status_code == 503
+        assert "has changed since the server started" in answer.json()["error"]["message"]
+        assert (await ask(server, "a")).json()["model"] == "a"
+        assert await residencies(server) == {"a": "resident", "b": "failed"}

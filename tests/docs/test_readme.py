@@ -8,11 +8,9 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ import pytest
 
 from luce.cli.launch import read_launch
 from luce.cli.resolve import resolve
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
@@ -33,11 +32,6 @@ def block_with(word: str) -> str:
     return block
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 def make_serve(port: int) -> list[str]:
     """`make serve` in the environment that runs the tests, installed by make or by hand."""
     stamp = Path(sys.prefix) / ".runtime"
@@ -46,14 +40,14 @@ def make_serve(port: int) -> list[str]:
 
 
 def wait_until_healthy(process: subprocess.Popen[str], port: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, "the server ended by itself"
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+        with contextlib.suppress(OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
             return
         time.sleep(0.1)
-    pytest.fail("not ready after 60 s")
+    pytest.fail("not ready after two minutes")
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ class DemandRules(SwapRules):
     pinned: tuple[str, ...] = ()
     coordinator: CoordinatorOptions = field(
         default_factory=lambda: CoordinatorOptions(
-            restores=False, abandons=True, cooldown=Cooldown(0.5, 2.0), memory_patience_s=0.1
+            restores=False, abandons=True, cooldown=Cooldown(30.0, 300.0), memory_patience_s=0.1
         )
     )
 

@@ -290,6 +290,16 @@ COMPLETIONS_REFUSED: dict[str, Any] = {
     "best_of": 3,
     "echo": True,
     "suffix": "end",
+    "messages": [{"role": "user", "content": "x"}],
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "functions": [{"name": "f"}],
+    "function_call": {"name": "f"},
+    "top_logprobs": 3,
+    "reasoning": {"effort": "low"},
+    "reasoning_effort": "low",
+    "thinking": {"type": "enabled", "budget_tokens": 5},
+    "chat_template_kwargs": {"enable_thinking": True},
 }
 RESPONSES_REFUSED: dict[str, Any] = {
     **REFUSED_ANYWHERE,

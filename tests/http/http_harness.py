@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 from array import array
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -113,6 +113,7 @@ class ByteText:
     tokenizer: ByteVocabulary = field(default_factory=ByteVocabulary)
     add_bos_id: int | None = None
     thinking: Thinking = Thinking(resolve_budgets(BudgetOptions(), None, "fake"))
+    weight_types: Mapping[str, int] = field(default_factory=dict)
 
     def prepare(self, call: GenerationCall, limit: int | None = None) -> BytePrompt:
         self.num_prepared += 1
@@ -247,7 +248,7 @@ class Harness:
 
     def make_client(self) -> httpx2.AsyncClient:
         """Who calls."""
-        return httpx2.AsyncClient(base_url=self.url, timeout=20)
+        return httpx2.AsyncClient(base_url=self.url, timeout=60)
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.aclose()
@@ -285,6 +286,20 @@ class Harness:
                     self.models[0].worker.release()
         return text
 
+    async def running(self, count: int) -> None:
+        """Wait until so many requests are in the workers: what was submitted may still travel."""
+        await eventually(lambda: self.in_flight() == count)
+        await eventually(lambda: sum(len(model.submits()) for model in self.models) >= count)
+
+    async def let_go(self, *asks: Awaitable[Any]) -> list[Any]:
+        """Let held requests go on, those as well that only then get a slot; all the answers."""
+        answers = asyncio.gather(*asks)
+        while not answers.done():
+            for model in self.models:
+                model.worker.release()
+            await asyncio.sleep(0.01)
+        return list(await answers)
+
     def slow_reader(self) -> SlowReader:
         return SlowReader("127.0.0.1", self.port)
 
@@ -311,7 +326,7 @@ class Harness:
             self.router.tick()
 
 
-async def eventually(condition: Any, timeout_s: float = 5.0) -> None:
+async def eventually(condition: Any, timeout_s: float = 60) -> None:
     """Wait for something that should become true soon."""
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -130,7 +130,9 @@ class SwapHarness(Harness):
         return asyncio.create_task(self.named(model, text, **fields))
 
     async def status(self) -> Any:
-        return (await self.client.get("/status/json")).json()
+        """Answered by the listener alone: it does not wait for anything that a test holds."""
+        async with asyncio.timeout(20):
+            return (await self.client.get("/status/json")).json()
 
     async def status_of(self, name: str) -> Any:
         return next(m for m in (await self.status())["models"] if m["id"] == name)
@@ -140,6 +142,12 @@ class SwapHarness(Harness):
 
     async def reaches(self, name: str, state: str) -> None:
         await eventually(lambda: self.state(name) == state)
+
+    async def cooled_down(self, name: str) -> None:
+        """The pause of a model that failed is over."""
+        assert self.state(name) == "cooldown"
+        self.coordinator.fleet[name].retry_at_s = 0.0
+        await eventually(lambda: self.state(name) != "cooldown")
 
     def swaps(self) -> int:
         return sum(record.num_loads for record in self.coordinator.fleet)

@@ -8,7 +8,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from http_harness import Harness, Rules, eventually
+from http_harness import Harness, Rules
 from messages_client import CALL, CALL_2, THINKING, F, serving
 
 from luce.listener.dialects import anthropic_wire
@@ -94,7 +94,7 @@ async def test_errors_become_the_sdks_classes() -> None:
         with pytest.raises(anthropic.BadRequestError, match="temperature"):
             await create(model="m", max_tokens=5, messages=USER, extra_body={"temperature": -1})
         held = await create(model="m", max_tokens=5, messages=USER, stream=True)
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         with pytest.raises(anthropic.APIStatusError) as overloaded:
             await create(model="m", max_tokens=5, messages=USER)
         assert overloaded.value.status_code == 503

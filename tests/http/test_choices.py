@@ -73,7 +73,7 @@ async def test_later_choices_begin_when_the_prompt_is_computed() -> None:
 
 async def test_a_model_with_one_place_gives_the_choices_one_after_the_other() -> None:
     async with Harness(FakeScript(max_concurrency=1)) as server:
-        response = await asyncio.wait_for(server.ask("hello", n=4), 10)
+        response = await asyncio.wait_for(server.ask("hello", n=4), 60)
         assert len(response.json()["choices"]) == 4
         assert server.models[0].worker.max_in_flight == 1
         await server.idle()
@@ -141,7 +141,7 @@ async def test_a_client_that_leaves_frees_every_place() -> None:
 async def test_a_client_that_leaves_the_queue_leaves_nothing_behind() -> None:
     async with Harness(FakeScript(max_concurrency=1, hold_after=0)) as server:
         first = asyncio.create_task(server.ask("first"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         waiting = asyncio.create_task(server.ask("second", n=2, stream=True))
         await eventually(lambda: server.router.num_waiting == 1)
         waiting.cancel()
@@ -156,7 +156,7 @@ async def test_a_server_that_stops_ends_all_choices() -> None:
     script = FakeScript(reply=[97] * 1000, token_delay_s=0.005)
     async with Harness(script) as server:
         answer = asyncio.create_task(server.ask("x", n=3))
-        await eventually(lambda: server.in_flight() == 3)
+        await server.running(3)
         server.generator.abort_all(ShuttingDown("The server is stopping."))
         response = await answer
         assert (response.status_code, response.json()["error"]["code"]) == (503, "shutting_down")

@@ -70,7 +70,7 @@ async def test_while_queued(leave: Leave) -> None:
     script = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(script) as server:
         running = asyncio.create_task(server.ask("first"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         async with server.slow_reader() as client:
             await request(client, "queued")
             await eventually(lambda: server.router.num_waiting == 1)
@@ -100,7 +100,7 @@ async def test_while_queued_behind_a_large_body(leave: Leave) -> None:
     script = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(script, rules=LARGE_BODIES) as server:
         running = asyncio.create_task(server.ask("first"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         async with server.slow_reader() as client:
             await request(client, "queued", user="x" * 200_000)
             await eventually(lambda: server.router.num_waiting == 1)
@@ -126,7 +126,7 @@ async def test_while_sending_its_request() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_half_closed_client_is_served(stream: bool) -> None:
     """A client may close its sending half and go on reading; it gets its whole answer."""
-    script = FakeScript(reply=list(b"patience"), token_delay_s=0.2)
+    script = FakeScript(reply=list(b"patience"), token_delay_s=0.05)
     async with Harness(script) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         body = json.dumps(chat_body("x", stream=stream)).encode()
@@ -136,7 +136,7 @@ async def test_half_closed_client_is_served(stream: bool) -> None:
             + body
         )
         writer.write_eof()
-        raw = await asyncio.wait_for(reader.read(), 10)
+        raw = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         await writer.wait_closed()
         assert b"HTTP/1.1 200 OK" in raw

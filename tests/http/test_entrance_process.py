@@ -60,7 +60,7 @@ def until_ready(process: subprocess.Popen[str]) -> str:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 

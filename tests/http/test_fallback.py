@@ -55,16 +55,13 @@ async def test_worker_without_kv_room_falls_back() -> None:
 async def test_everyone_busy_waits_first_come_first_served() -> None:
     async with Harness(HOLD_ONE, HOLD_ONE) as server:
         running = [asyncio.create_task(server.ask(f"run {i}")) for i in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         waiting = []
         for index in range(3):
             waiting.append(asyncio.create_task(server.ask(f"wait {index}")))
             await eventually(lambda n=index + 1: server.router.num_waiting == n)  # type: ignore[misc]
-        for _ in range(6):
-            for model in server.models:
-                model.worker.release()
-            await asyncio.sleep(0.05)
-        assert [(await task).status_code for task in running + waiting] == [200] * 5
+        answers = await server.let_go(*running, *waiting)
+        assert [answer.status_code for answer in answers] == [200] * 5
         prompts = [p for m in server.models for p in m.prompts() if p.startswith("wait")]
         assert sorted(prompts) == ["wait 0", "wait 1", "wait 2"]
         assert all(model.text.num_prepared <= 5 for model in server.models)
@@ -74,7 +71,7 @@ async def test_everyone_busy_waits_first_come_first_served() -> None:
 async def test_full_queue_is_a_503_with_retry_after() -> None:
     async with Harness(HOLD_ONE, rules=Rules(queue_limit=1)) as server:
         running = asyncio.create_task(server.ask("run"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         waiting = asyncio.create_task(server.ask("wait"))
         await eventually(lambda: server.router.num_waiting == 1)
         for stream in (False, True):
@@ -82,20 +79,17 @@ async def test_full_queue_is_a_503_with_retry_after() -> None:
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "overloaded"
             assert int(refused.headers["retry-after"]) >= 1
-        for _ in range(2):
-            server.models[0].worker.release()
-            await asyncio.sleep(0.05)
-        assert (await running).status_code == (await waiting).status_code == 200
+        answers = await server.let_go(running, waiting)
+        assert [answer.status_code for answer in answers] == [200, 200]
         await server.idle()
 
 
 async def test_queue_limit_zero_never_waits() -> None:
     async with Harness(HOLD_ONE, rules=Rules(queue_limit=0)) as server:
         running = asyncio.create_task(server.ask("run"))
-        await eventually(lambda: server.in_flight() == 1)
-        started = time.monotonic()
+        await server.running(1)
         assert (await server.ask("refused")).status_code == 503
-        assert time.monotonic() - started < 1
+        assert not running.done()
         server.models[0].worker.release()
         assert (await running).status_code == 200
 
@@ -103,10 +97,10 @@ async def test_queue_limit_zero_never_waits() -> None:
 async def test_wait_that_is_too_long_is_a_503() -> None:
     async with Harness(HOLD_ONE, rules=Rules(queue_timeout_s=0.2)) as server:
         running = asyncio.create_task(server.ask("run"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         started = time.monotonic()
         refused = await server.ask("wait")
-        assert 0.15 < time.monotonic() - started < 3
+        assert time.monotonic() - started > 0.15
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "overloaded"
         assert "within 0.2 s" in refused.json()["error"]["message"]
@@ -123,7 +117,7 @@ async def test_room_that_appears_without_a_retirement_is_noticed() -> None:
     async with Harness(script) as server:
         started = time.monotonic()
         assert (await server.ask("x")).status_code == 200
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 30
         assert len(server.models[0].submits()) == 3
 
 
@@ -156,7 +150,7 @@ async def test_misfit_everywhere_is_refused_at_once_even_if_all_are_busy() -> No
     )
     async with Harness(*scripts) as server:
         running = [asyncio.create_task(server.ask("run")) for _ in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         refused = await server.ask("x" * 100)
         assert refused.status_code == 400
         assert server.router.num_waiting == 0
@@ -209,7 +203,7 @@ async def test_bad_bodies_take_no_capacity_and_no_fallback() -> None:
 async def test_waiters_are_told_when_the_server_stops() -> None:
     async with Harness(HOLD_ONE) as server:
         running = asyncio.create_task(server.ask("run"))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         waiting = asyncio.create_task(server.ask("wait"))
         await eventually(lambda: server.router.num_waiting == 1)
         server.router.shut_down()

@@ -120,7 +120,7 @@ async def test_b35_large_schemas_take_no_long_time(path: str) -> None:
         {"enum": [f"value {i}" for i in range(3000)]},
         {"type": "object", "properties": many, "required": list(many)},
     ]
-    async with serving() as server, asyncio.timeout(20):
+    async with serving() as server, asyncio.timeout(60):
         for schema in large:
             fields, param = formatted(path, schema)
             asked = asyncio.create_task(ask(server, path, **fields, max_tokens=16))
@@ -184,20 +184,43 @@ async def test_grammar_and_regex(path: str) -> None:
 
 
 async def test_custom_tools_of_responses() -> None:
-    def tool(syntax: str, definition: str) -> dict[str, Any]:
+    def tool(syntax: str | None, definition: str) -> dict[str, Any]:
         form = {"type": "grammar", "syntax": syntax, "definition": definition}
         return {"tools": [{"type": "custom", "name": "p", "format": form}]}
 
     async with serving() as server:
-        for fields, is_held in (
-            (tool("lark", "start: /.+/s"), False),
-            (tool("regex", "[ab]+"), True),
+        for syntax, definition in (
+            ("lark", "start: /[ab]+/ LF\n%import common.LF"),
+            ("regex", "[ab]+"),
         ):
-            assert (await ask(server, RESPONSES, **fields)).status_code == 200
-            assert bool(grammar(server)) == is_held
-        response = await ask(server, RESPONSES, **tool("regex", "(?=x)"))
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "tools[0].format.definition"
+            for choice in ("auto", "required", {"type": "custom", "name": "p"}):
+                fields = {**tool(syntax, definition), "tool_choice": choice}
+                assert (await ask(server, RESPONSES, **fields)).status_code == 200
+                assert "[ab]" in (grammar(server) or "")
+        assert (
+            await ask(server, RESPONSES, **tool("lark", "start: x"), tool_choice="none")
+        ).is_success
+        for syntax, definition, field in (
+            ("regex", "(?=x)", "definition"),
+            ("lark", "start: nothing", "definition"),
+            ("lark", 'start: "a', "definition"),
+            ("lark", 'word: "a"', "definition"),
+            ("lark", "start: %json {}", "definition"),
+            ("lark", "", "definition"),
+            ("ebnf", "start: a", "syntax"),
+            (None, "start: a", "syntax"),
+        ):
+            response = await ask(server, RESPONSES, **tool(syntax, definition))
+            assert response.status_code == 400, (definition, response.text)
+            error = response.json()["error"]
+            assert error["param"] == f"tools[0].format.{field}", error
+        # Right, but nothing that can be written inside a call.
+        fields = tool("lark", "start: /a[^b]*/ LF\n%import common.LF")
+        assert (await ask(server, RESPONSES, **fields)).status_code == 200
+        assert "LF" not in (grammar(server) or "")
+        response = await ask(server, RESPONSES, **fields, tool_choice="required")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "tools[0].format.definition"
 
 
 @EACH

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from http_harness import CHAT, Harness
+from http_harness import CHAT, Harness, eventually
 from scripted_text import tagged_text, writing
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ class GatedText:
     def with_grammar(self, prepared: Any) -> Any:
         if prepared.grammar_chars > 10_000:
             self.num_made += 1
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
         return self.inner.with_grammar(prepared)
 
 
@@ -58,7 +58,7 @@ async def test_others_are_answered_while_large_schemas_compile() -> None:
             (count, body()),
             ("/tokenize", {"content": "hi"}),
         ):
-            response = await asyncio.wait_for(server.client.post(path, json=sent), 5)
+            response = await asyncio.wait_for(server.client.post(path, json=sent), 60)
             assert response.status_code == 200, response.text
         assert not any(task.done() for task in large)
         text.gate.set()
@@ -73,12 +73,13 @@ async def test_who_left_is_not_compiled_for() -> None:
         ]
         while not text.num_made:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        tasks = server.http.server_state.tasks
+        await eventually(lambda: len(tasks) == 5)
         for task in large:
             task.cancel()
         await asyncio.gather(*large, return_exceptions=True)
-        await asyncio.sleep(0.2)
+        await eventually(lambda: len(tasks) <= 1)
         text.gate.set()
-        last = await asyncio.wait_for(server.client.post(CHAT, json=schema_body(LARGE)), 10)
+        last = await asyncio.wait_for(server.client.post(CHAT, json=schema_body(LARGE)), 60)
         assert last.status_code == 200
         assert text.num_made == 2

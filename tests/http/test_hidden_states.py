@@ -1,4 +1,4 @@
-"""`POST /v1/hidden_states`: what is read, which model reads, every kind of bad input."""
+"""`POST /v1/hidden_states`: what is read, which model reads, every kind of bad input (row A35)."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from http_harness import CHAT, LOOPS, Harness, chat_body, eventually
@@ -71,10 +72,12 @@ async def test_who_leaves_before_the_end_is_not(caplog: pytest.LogCaptureFixture
     assert (line["status"], line["error"]) == (499, "client_gone")
 
 
-async def test_probes_are_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_probes_are_no_noise(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level(logging.DEBUG)
-    async with Harness(FakeScript(load_s=0.2), wait_ready=False) as server:
+    loaded = tmp_path / "loaded"
+    async with Harness(FakeScript(load_until_file=str(loaded)), wait_ready=False) as server:
         assert (await server.client.get("/health")).status_code == 503
+        loaded.touch()
         await server.ready()
         for path in PROBES:
             assert (await server.client.get(path)).status_code == 200, path

@@ -40,7 +40,7 @@ async def test_refused_and_gone(caplog: pytest.LogCaptureFixture) -> None:
     async with Harness(FakeScript(hold_after=0)) as server:
         await server.ask("my secret", temperature=-1)
         ask = asyncio.create_task(server.client.post(CHAT, json=chat_body("my secret")))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         ask.cancel()
         await asyncio.gather(ask, return_exceptions=True)
         await eventually(lambda: len(finished(caplog)) == 2)

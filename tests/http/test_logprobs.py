@@ -1,4 +1,7 @@
-"""Log probabilities in each API, streamed and not, and through the official clients."""
+"""Log probabilities in each API, streamed and not, and through the official clients.
+
+Row A34 of the swap specification; values that are none are in `test_bad_input.py`.
+"""
 
 from __future__ import annotations
 

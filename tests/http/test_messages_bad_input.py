@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from http_harness import ByteText, Harness, Rules, eventually
+from http_harness import ByteText, Harness, Rules
 from messages_client import BOTH, MESSAGES, F, ask, named_events, serving
 
 from luce.testing.fake_script import FakeScript
@@ -146,7 +146,7 @@ async def test_a_full_queue_is_overloaded() -> None:
     held = FakeScript(hold_after=0, max_concurrency=1)
     async with Harness(held, rules=Rules(queue_limit=0)) as server:
         asking = asyncio.create_task(ask(server))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         response = await ask(server, stream=True)
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert response.json()["error"]["type"] == "overloaded_error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ async def scrape(server: Harness) -> Scrape:
 async def settled(server: Harness, **requests: int) -> Scrape:
     """A scrape after this many requests have been counted."""
     await server.idle()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             found = await scrape(server)
             ended = sum(
@@ -218,6 +219,8 @@ async def test_what_the_worker_says_of_itself() -> None:
         restored_checkpoints=12,
         preemptions=4,
         rss_bytes=12345,
+        num_experts=2,
+        expert_loads=struct.pack("<4q", 3, 1, 0, 0),
     )
     expected: dict[str, Any] = {
         "kv_cache_usage_ratio": pytest.approx(0.2),
@@ -231,6 +234,7 @@ async def test_what_the_worker_says_of_itself() -> None:
         "state_checkpoints_restored_total": 12,
         "preemptions_total": 4,
         "worker_resident_bytes": 12345,
+        "expert_tokens_total": 4,
     }
     async with Harness(FakeScript(kv_pool_tokens=1600)) as server:
         server.models[0].handle.stats = stats
@@ -238,6 +242,10 @@ async def test_what_the_worker_says_of_itself() -> None:
     for name, value in expected.items():
         assert found.get(name, model="big") == value, name
     assert found.get("kv_cache_tokens", model="big") == 1600
+    assert found.get("expert_imbalance_ratio", model="big", layer="0") == 1.5
+    assert found.get("expert_imbalance_ratio", model="big", layer="1") is None
+    assert found.get("experts_unused", model="big", layer="0") == 0
+    assert found.get("experts_unused", model="big", layer="1") == 2
     assert found.get("device_bytes", model="big", device="cpu", kind="weights") == 100
     resident = found.get("process_resident_bytes")
     assert resident is not None

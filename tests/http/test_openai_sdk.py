@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import openai
 import pytest
-from http_harness import Harness, Rules, eventually
+from http_harness import Harness, Rules
 
 from luce.listener.dialects import openai_wire
 from luce.testing.fake_script import FakeScript
@@ -59,7 +59,7 @@ async def test_errors_become_the_sdks_classes() -> None:
             await create(model="m", messages=[{"role": "user", "content": "x" * 99}])
         assert caught.value.code == "context_length_exceeded"
         held = await create(model="m", messages=[{"role": "user", "content": "x"}], stream=True)
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         with pytest.raises(openai.InternalServerError) as overloaded:
             await create(model="m", messages=[{"role": "user", "content": "x"}])
         assert overloaded.value.status_code == 503

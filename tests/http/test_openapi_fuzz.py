@@ -59,7 +59,7 @@ class ThreadedServer:
     def close(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ async def props(server: Harness) -> Any:
 
 
 async def test_one_model() -> None:
-    text = ByteText(generation_defaults={"temperature": 0.6, "top_k": 20})
+    types = {"F8_E4M3": 1000, "BF16": 10}
+    text = ByteText(generation_defaults={"temperature": 0.6, "top_k": 20}, weight_types=types)
     script = FakeScript(max_ctx=512, kv_pool_tokens=1024, max_concurrency=2)
     async with Harness(script, texts=(text,)) as server:
         body = await props(server)
@@ -68,6 +70,7 @@ async def test_one_model() -> None:
         "draft_path": None,
         "tokenizer_id": None,
         "layers": None,
+        "weight_types": types,
     }
     runtime = body["runtime"]
     assert (runtime["backend"], runtime["dtype"], runtime["chunk"]) == ("cpu", "float32", 512)
@@ -185,14 +188,16 @@ async def test_several_models_have_the_primary_on_top_and_a_list() -> None:
     assert [setting["n_ctx"] for setting in settings] == [512, 1024]
 
 
-async def test_what_is_not_known_yet_is_null() -> None:
-    async with Harness(FakeScript(load_s=0.3), wait_ready=False) as server:
+async def test_what_is_not_known_yet_is_null(tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    async with Harness(FakeScript(load_until_file=str(loaded)), wait_ready=False) as server:
         body = await props(server)
         assert body["model"]["arch"] is None
         assert body["memory"]["cache"] is None
         assert body["memory"]["weights_bytes"] is None
         assert body["memory"]["worker"] == {"rss_bytes": None}
         assert body["daemon"] == {"alive": False}
+        loaded.touch()
         await server.ready()
 
 

@@ -34,6 +34,8 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
     ({"input": []}, "input"),
     ({"input": 5}, "input"),
+    ({"input": [{"type": "reasoning"}]}, "input"),
+    ({"input": [{"type": "web_search_call"}]}, "input"),
     ({"input": [5]}, "input[0]"),
     ({"input": [{"content": "x"}]}, "input[0].role"),
     ({"input": [{"role": "nobody", "content": "x"}]}, "input[0].role"),

@@ -43,7 +43,7 @@ class Server:
         assert self.process.stdout is not None
         self.lines.extend(iter(self.process.stdout.readline, ""))
 
-    def wait_for(self, pattern: str, timeout_s: float = 15) -> str:
+    def wait_for(self, pattern: str, timeout_s: float = 60) -> str:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             match = re.search(pattern, "".join(self.lines))
@@ -60,10 +60,10 @@ class Server:
         self.wait_for("ready:")
         return self.url
 
-    def end(self, timeout_s: float = 15) -> tuple[int, str]:
+    def end(self, timeout_s: float = 60) -> tuple[int, str]:
         """Wait for the process; its exit code and what it wrote to stderr."""
         code = self.process.wait(timeout_s)
-        self._reader.join(5)
+        self._reader.join(60)
         assert self.process.stderr is not None
         return code, self.process.stderr.read()
 
@@ -106,27 +106,30 @@ def test_a_huge_prompt_holds_up_nobody(demo_model: Path, unit: str) -> None:
 
         def send() -> None:
             body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
-            answers.append(httpx2.post(f"{url}/v1/chat/completions", content=body, timeout=30))
+            answers.append(httpx2.post(f"{url}/v1/chat/completions", content=body, timeout=60))
 
         sender = threading.Thread(target=send)
         sender.start()
+        began, num_meanwhile = time.monotonic(), 0
         slowest_s = 0.0
-        with httpx2.Client() as client:
+        with httpx2.Client(timeout=60) as client:
             while sender.is_alive():
                 started = time.monotonic()
                 assert client.get(f"{url}/health").status_code == 200
                 slowest_s = max(slowest_s, time.monotonic() - started)
+                num_meanwhile += sender.is_alive()
         sender.join()
         error = answers[0].json()["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
         assert len(re.findall(r"\d+", error["message"])) == 2
-        assert slowest_s < 0.2
+        assert num_meanwhile >= 5
+        assert slowest_s < max(0.2, (time.monotonic() - began) / 2)
         assert resident_mib(server.process.pid) - before < 300
 
 
 def ask(url: str, **fields: Any) -> httpx2.Response:
     body = {"messages": [{"role": "user", "content": "hi"}], **fields}
-    return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+    return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
 
 
 def start_stream(url: str) -> tuple[threading.Thread, list[str]]:
@@ -135,7 +138,7 @@ def start_stream(url: str) -> tuple[threading.Thread, list[str]]:
 
     def read() -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
-        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20) as answer:
+        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as answer:
             for line in answer.iter_lines():
                 lines.extend([line])  # One by one: the test reads along.
 
@@ -145,18 +148,18 @@ def start_stream(url: str) -> tuple[threading.Thread, list[str]]:
 
 
 def wait_for_first(lines: list[str]) -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while not lines:
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def test_start_ready_and_orderly_end(model: Path) -> None:
-    with serving(model, {"load_s": 0.5}) as server:
-        started = time.monotonic()
-        health = httpx2.get(f"{server.url}/health")
+def test_start_ready_and_orderly_end(model: Path, tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    with serving(model, {"load_until_file": str(loaded)}) as server:
+        health = httpx2.get(f"{server.url}/health", timeout=60)
         assert (health.status_code, health.json()["status"]) == (503, "loading")
-        assert time.monotonic() - started < 10
+        loaded.touch()
         url = server.ready()
         assert "curl" in server.wait_for(rf"curl {re.escape(url)}/v1/chat/completions .*")
         assert "tiny: loading" in "".join(server.lines)
@@ -211,7 +214,7 @@ def test_port_in_use_is_found_before_anything_is_read(model: Path) -> None:
             [sys.executable, "-m", "luce", "serve", str(model), "--port", str(port)],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
     assert result.returncode == 5
     assert f"127.0.0.1:{port}" in result.stderr
@@ -219,18 +222,19 @@ def test_port_in_use_is_found_before_anything_is_read(model: Path) -> None:
 
 
 def test_sigterm_lets_running_requests_finish_and_refuses_waiting_ones(model: Path) -> None:
-    with serving(model, {**SLOW_STREAM, "reply": [97] * 100}) as server:
+    with serving(model, {**SLOW_STREAM, "reply": [97] * 300}) as server:
         url = server.ready()
         thread, lines = start_stream(url)
         wait_for_first(lines)
         waiting: list[int] = []
         waiter = threading.Thread(target=lambda: waiting.append(ask(url).status_code))
         waiter.start()
-        time.sleep(0.2)
+        while not httpx2.get(f"{url}/status/json", timeout=60).json()["waiting"]:
+            time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
-        waiter.join(5)
+        waiter.join(60)
         assert waiting == [503]
-        thread.join(10)
+        thread.join(60)
         assert lines[-2] == "data: [DONE]"
         assert '"finish_reason":"stop"' in lines[-4]
         assert server.end()[0] == 0
@@ -244,8 +248,8 @@ def test_grace_that_runs_out_is_an_error_end(model: Path) -> None:
         wait_for_first(lines)
         started = time.monotonic()
         server.process.send_signal(signal.SIGINT)
-        thread.join(10)
-        assert 0.8 < time.monotonic() - started < 5
+        thread.join(60)
+        assert 0.8 < time.monotonic() - started < 30  # By itself it would end after 40 seconds.
         assert "shutting_down" in lines[-4]
         assert lines[-2] == "data: [DONE]"
         assert server.end()[0] == 0
@@ -256,7 +260,7 @@ def test_second_signal_ends_at_once(model: Path) -> None:
     with serving(model, script) as server:
         url = server.ready()
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
-        client = httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20)
+        client = httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
         with client as answer:
             next(answer.iter_lines())
             server.process.send_signal(signal.SIGTERM)
@@ -265,7 +269,7 @@ def test_second_signal_ends_at_once(model: Path) -> None:
             started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             assert server.end()[0] == 0
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 30
 
 
 def test_half_sent_request_does_not_hold_up_the_end(model: Path) -> None:
@@ -278,7 +282,7 @@ def test_half_sent_request_does_not_hold_up_the_end(model: Path) -> None:
             started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             assert server.end()[0] == 0
-            assert time.monotonic() - started < 4
+            assert time.monotonic() - started < 20
 
 
 def test_signal_while_loading(model: Path) -> None:
@@ -295,7 +299,7 @@ def test_killed_worker_comes_back(model: Path, tmp_path: Path) -> None:
         url = server.ready()
         assert ask(url).status_code == 503
         assert httpx2.get(f"{url}/health").status_code == 503
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while httpx2.get(f"{url}/health").status_code != 200:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -310,7 +314,7 @@ def test_no_worker_survives_a_killed_listener(model: Path) -> None:
         ).stdout.split()
         assert children
         server.process.kill()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while any(Path(f"/proc/{pid}").exists() for pid in children):
             assert time.monotonic() < until
             time.sleep(0.05)

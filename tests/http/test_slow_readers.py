@@ -32,11 +32,11 @@ async def test_reader_that_stalls_is_dropped(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sse, "MAX_PENDING_BYTES", 10**9)
     async with Harness(LONG, rules=Rules(stall_s=0.5)) as server:
         async with server.slow_reader() as client:
-            await request(server, client, stream=True)
-            await eventually(lambda: server.in_flight() == 1)
             started = time.monotonic()
+            await request(server, client, stream=True)
+            await server.running(1)
             await server.idle()
-            assert time.monotonic() - started >= 0.4
+            assert time.monotonic() - started >= 0.5
             with pytest.raises(ConnectionResetError):
                 await client.read_all()
 
@@ -46,7 +46,7 @@ async def test_too_much_pending_drops_the_reader(monkeypatch: pytest.MonkeyPatch
     async with Harness(LONG, rules=Rules(stall_s=60)) as server:
         async with server.slow_reader() as client:
             await request(server, client, stream=True)
-            await eventually(lambda: server.in_flight() == 1)
+            await server.running(1)
             await server.idle()
             with pytest.raises(ConnectionResetError):
                 await client.read_all()
@@ -55,13 +55,13 @@ async def test_too_much_pending_drops_the_reader(monkeypatch: pytest.MonkeyPatch
 async def test_slow_but_reading_client_gets_everything() -> None:
     """Progress within each stall time keeps a client, however long the whole takes."""
     script = FakeScript(reply=[97] * 9000, tokens_per_step=20, max_ctx=20_000)
-    async with Harness(script, rules=Rules(stall_s=0.4)) as server:
+    async with Harness(script, rules=Rules(stall_s=1.0)) as server:
         async with server.slow_reader() as client:
             await request(server, client, stream=True)
-            raw = await client.read_for(1.2, 60_000)
-            raw += await asyncio.wait_for(client.read(10**6), 5)
+            raw = await client.read_for(1.6, 50_000)
+            raw += await asyncio.wait_for(client.read(10**6), 60)
             while not raw.endswith(b"0\r\n\r\n"):
-                raw += await asyncio.wait_for(client.read(10**6), 5)
+                raw += await asyncio.wait_for(client.read(10**6), 60)
         assert b"[DONE]" in raw
         await server.idle()
 
@@ -76,7 +76,7 @@ async def test_reservation_lasts_until_the_output_is_drained() -> None:
             assert server.in_flight() == 1
             raw = b""
             while not raw.endswith(b"0\r\n\r\n"):
-                raw += await asyncio.wait_for(client.read(10**6), 5)
+                raw += await asyncio.wait_for(client.read(10**6), 60)
             await server.idle()
 
 
@@ -95,12 +95,12 @@ async def test_slow_reader_never_delays_another() -> None:
     async with Harness(script, rules=Rules(stall_s=60)) as server:
         async with server.slow_reader() as client:
             await request(server, client, stream=True)
-            await eventually(lambda: server.in_flight() == 1)
+            await server.running(1)
             started = time.monotonic()
             answers = await asyncio.gather(
                 *(server.ask("quick", stream=True, max_tokens=200) for _ in range(2))
             )
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 30
             assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
             client.reset()
             await server.idle()

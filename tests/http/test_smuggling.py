@@ -88,7 +88,7 @@ SERVED = {
 }
 
 
-async def answers(client: SlowReader, wait_s: float = 5) -> bytes:
+async def answers(client: SlowReader, wait_s: float = 60) -> bytes:
     return await asyncio.wait_for(client.read_all(), wait_s)
 
 

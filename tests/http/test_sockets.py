@@ -35,7 +35,7 @@ class TlsHarness(Harness):
 
     def make_client(self) -> httpx2.AsyncClient:
         self.url = url_of(self._sock, "https")
-        return httpx2.AsyncClient(base_url=self.url, timeout=20, verify=trusting())
+        return httpx2.AsyncClient(base_url=self.url, timeout=60, verify=trusting())
 
 
 class UnixHarness(Harness):
@@ -48,7 +48,7 @@ class UnixHarness(Harness):
 
     def make_client(self) -> httpx2.AsyncClient:
         transport = httpx2.AsyncHTTPTransport(uds=self._made.getsockname())
-        return httpx2.AsyncClient(base_url="http://localhost", transport=transport, timeout=20)
+        return httpx2.AsyncClient(base_url="http://localhost", transport=transport, timeout=60)
 
 
 def trusting(highest: ssl.TLSVersion | None = None) -> ssl.SSLContext:

@@ -102,11 +102,13 @@ async def test_no_capacity_is_needed(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BOTH)
-async def test_a_model_whose_tokenizer_loads_is_503(path: str) -> None:
-    async with Harness(FakeScript(load_s=0.3), wait_ready=False) as server:
+async def test_a_model_whose_tokenizer_loads_is_503(path: str, tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    async with Harness(FakeScript(load_until_file=str(loaded)), wait_ready=False) as server:
         response = await server.client.post(path, json=question())
         assert response.status_code == 503
         assert int(response.headers["retry-after"]) >= 1
+        loaded.touch()
         await server.ready()
 
 

@@ -73,7 +73,7 @@ async def test_waiters_of_a_dead_worker_get_the_other_model_or_its_successor() -
     hold = FakeScript(max_concurrency=1, hold_after=0)
     async with Harness(hold, hold) as server:
         running = [asyncio.create_task(server.ask(f"run {i}")) for i in range(2)]
-        await eventually(lambda: server.in_flight() == 2)
+        await server.running(2)
         waiting = asyncio.create_task(server.ask("wait"))
         await eventually(lambda: server.router.num_waiting == 1)
         server.models[0].worker.crash()
@@ -130,8 +130,8 @@ async def test_abort_of_running_requests_is_an_error_end() -> None:
     async with Harness(script) as server:
         streamed = asyncio.create_task(server.ask("x", stream=True))
         whole = asyncio.create_task(server.ask("x"))
+        await server.running(2)
         await eventually(lambda: server.generator.num_running == 2)
-        await asyncio.sleep(0.05)
         server.generator.abort_all(ShuttingDown("The server is stopping."))
         events = events_of((await streamed).text)
         assert events[-2]["error"]["code"] == "shutting_down"

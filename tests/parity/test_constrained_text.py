@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from luce.engine.engine import Engine
+from luce.engine.engine import Engine, PendingStep
 from luce.engine.options import EngineOptions
 from luce.kv.manager import KVManager
 from luce.protocol.sampling import GrammarSpec, ReasoningBudget, SamplingParams, TokenLogprobs
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.outcome import Admitted
+from luce.scheduler.plan import StepPlan
 from luce.scheduler.scheduler import Scheduler
 from luce.text.bundle import TextBundle
 
@@ -66,7 +68,7 @@ class Worker:
         return SamplingParams(**values)  # type: ignore[arg-type]
 
     def run(
-        self, asked: list[SamplingParams], num_blocks: int = 65, first: int = 0
+        self, asked: list[SamplingParams], num_blocks: int = 65, first: int = 0, depth: int = 0
     ) -> list[Outcome]:
         """Answer one question for each of these parameters, all at once, from `first` on."""
         kv = KVManager(num_blocks, self.engine.resolved.block_tokens, prefix_cache=False)
@@ -80,10 +82,15 @@ class Worker:
             answer = scheduler.submit(str(number), tuple(prompt), params)
             assert isinstance(answer, Admitted), answer
             outcomes[str(number)] = Outcome()
-        while scheduler.has_work:
-            plan = scheduler.plan()
-            assert plan is not None
-            for delta in scheduler.apply(plan, self.engine.step(plan).result()).deltas:
+        under_way: deque[tuple[StepPlan, PendingStep]] = deque()
+        while scheduler.has_work or under_way:
+            plan = scheduler.plan() if scheduler.has_work else None
+            if plan is not None:
+                under_way.append((plan, self.engine.step(plan)))
+                if len(under_way) <= depth:
+                    continue
+            plan, pending = under_way.popleft()
+            for delta in scheduler.apply(plan, pending.result()).deltas:
                 outcome = outcomes[delta.request_id]
                 outcome.ids += delta.token_ids
                 outcome.logprobs += delta.logprobs or ()
@@ -140,9 +147,11 @@ def test_neither_neighbours_nor_preemption_change_a_bound_text(worker: Worker) -
     alone = [worker.run([params], first=number)[0] for number, params in enumerate(asked)]
     together = worker.run(asked)
     assert worker.num_preemptions == 0
-    squeezed = worker.run(asked, num_blocks=12)
-    assert worker.num_preemptions > 0
-    for other in (alone, squeezed):
+    squeezed = []
+    for depth in (0, 1):
+        squeezed.append(worker.run(asked, num_blocks=12, depth=depth))
+        assert worker.num_preemptions > 0
+    for other in (alone, *squeezed):
         assert [each.ids for each in other] == [each.ids for each in together]
         assert [each.finish for each in other] == [each.finish for each in together]
 
@@ -189,3 +198,17 @@ def test_open_reasoning_is_closed_and_the_answer_goes_on(worker: Worker) -> None
     assert tuple(closed.ids[8 : 8 + len(hint) + len(close)]) == (*hint, *close)
     assert len(closed.ids) > 8 + len(hint) + len(close)
     assert len(closed.logprobs) == len(closed.ids)
+
+
+def test_a_step_ahead_changes_no_text(worker: Worker) -> None:
+    asked = [
+        worker.params(grammar=GRAMMAR),
+        worker.params(max_tokens=50),
+        worker.params(grammar=GRAMMAR, temperature=0.8, seed=3, logprobs=2),
+        # Ends with its grammar, which only the step behind finds out.
+        worker.params(grammar=GrammarSpec('start: "Yes" | "No"'), stop_token_ids=()),
+    ]
+    expected = worker.run(asked)
+    assert worker.run(asked, depth=1) == expected
+    check_person(worker.written(expected[0]))
+    assert worker.written(expected[3]) in ("Yes", "No")

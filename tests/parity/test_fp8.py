@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,54 +10,21 @@ from engine_harness import Driver, Request, load_engine, random_ids
 from safetensors.torch import load_file, save_file
 
 from luce.errors import ModelFileError
+from luce.loaders.fp8_names import ScaleForm
+from luce.testing.fp8_folder import store_fp8
 from luce.testing.tiny_models import tiny_qwen3
 
-BLOCK = 128
 
-
-def scaled(weight: torch.Tensor, form: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Numbers, scales and the values they stand for."""
-    rows, columns = weight.shape
-    if form == "block":
-        shape = (-(-rows // BLOCK), -(-columns // BLOCK))
-        scales = torch.rand(shape, generator=torch.Generator().manual_seed(rows)) * 0.01 + 0.001
-        spread = scales.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
-    elif form == "row":
-        scales = weight.abs().amax(1, keepdim=True) / 448
-        spread = scales
-    else:
-        scales = (weight.abs().max() / 448).reshape(())
-        spread = scales
-    numbers = (weight / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
-    return numbers, scales, numbers.float() * spread
-
-
-def fp8_model(folder: Path, form: str) -> tuple[Path, Path]:
-    """The folder stored in FP8, and one of the values it stands for."""
-    plain = tiny_qwen3(
-        folder / "plain", container="safetensors", hidden_size=192, intermediate_size=320
+def fp8_model(folder: Path, form: ScaleForm) -> tuple[Path, Path]:
+    """A folder stored in FP8, and one of the values it stands for."""
+    model = tiny_qwen3(
+        folder / "model", container="safetensors", hidden_size=192, intermediate_size=320
     )
-    stored = folder / "fp8"
-    shutil.copytree(plain, stored)
-    tensors = load_file(plain / "model.safetensors")
-    kept: dict[str, torch.Tensor] = {}
-    decoded: dict[str, torch.Tensor] = {}
-    for name, values in tensors.items():
-        if "_proj.weight" not in name:
-            kept[name] = decoded[name] = values
-            continue
-        numbers, scales, meant = scaled(values, form)
-        kept[name], decoded[name] = numbers, meant
-        kept[name + ("_scale_inv" if form == "block" else "_scale")] = scales
-        if form == "one":
-            kept[name.removesuffix("weight") + "input_scale"] = torch.ones(1)
-    save_file(kept, stored / "model.safetensors")
-    save_file(decoded, plain / "model.safetensors")
-    return stored, plain
+    return store_fp8(model, form)
 
 
 @pytest.mark.parametrize("form", ["block", "row", "one"])
-def test_the_same_ids_as_the_values_meant(tmp_path: Path, form: str) -> None:
+def test_the_same_ids_as_the_values_meant(tmp_path: Path, form: ScaleForm) -> None:
     stored, plain = fp8_model(tmp_path, form)
 
     def requests() -> list[Request]:
@@ -75,13 +41,21 @@ def test_pieces_take_their_own_scales(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Driver(load_engine(stored)).run(request) == Driver(load_engine(plain)).run(again)
 
 
+def spoilt(scales: torch.Tensor, value: float) -> torch.Tensor:
+    scales[-1, -1] = value
+    return scales
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda scales: None, "its scales are missing"),
         (lambda scales: scales[:, :1], "are no scales of"),
+        (lambda scales: scales.to(torch.float64), "is F64"),
+        (lambda scales: spoilt(scales, float("nan")), "no finite numbers"),
+        (lambda scales: spoilt(scales, float("inf")), "no finite numbers"),
     ],
-    ids=["missing", "misshapen"],
+    ids=["missing", "misshapen", "type", "nan", "infinite"],
 )
 def test_scales_that_do_not_fit(tmp_path: Path, change: object, message: str) -> None:
     stored, _ = fp8_model(tmp_path, "block")
@@ -91,5 +65,16 @@ def test_scales_that_do_not_fit(tmp_path: Path, change: object, message: str) ->
     if scales is not None:
         tensors[name] = scales.contiguous()
     save_file(tensors, stored / "model.safetensors")
-    with pytest.raises(ModelFileError, match=message):
+    with pytest.raises(ModelFileError, match=message) as caught:
+        load_engine(stored)
+    assert "model.layers.1.mlp.down_proj.weight" in str(caught.value)
+
+
+def test_the_other_kind_of_fp8_is_refused_by_name(tmp_path: Path) -> None:
+    stored, _ = fp8_model(tmp_path, "row")
+    tensors = load_file(stored / "model.safetensors")
+    name = "model.layers.0.self_attn.o_proj.weight"
+    tensors[name] = tensors[name].float().to(torch.float8_e5m2)
+    save_file(tensors, stored / "model.safetensors")
+    with pytest.raises(ModelFileError, match=r"o_proj.weight' has type F8_E5M2.*cannot compute"):
         load_engine(stored)

@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,11 @@ class _Server:
         return self.scheduler.stats()
 
 
-@pytest.fixture(scope="module", params=[tiny_qwen35, tiny_qwen35moe], ids=["dense", "moe"])
+@pytest.fixture(
+    scope="module",
+    params=[tiny_qwen35, tiny_qwen35moe, partial(tiny_qwen35moe, quant="Q8_0")],
+    ids=["dense", "moe", "quantised"],
+)
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
@@ -182,3 +187,20 @@ def test_a_worker_takes_checkpoints_by_itself(tmp_path: Path) -> None:
     assert [cached for _, cached in outcomes[False]] == [0, 0]
     texts = [tuple(ids) for runs in outcomes.values() for ids, _ in runs]
     assert len(set(texts)) == 1
+
+
+def test_the_next_turn_of_a_chat_goes_on_from_the_answer(tmp_path: Path) -> None:
+    path = tiny_qwen35(tmp_path)
+    outcomes = {}
+    for prefix_cache in (True, False):
+        worker = ResidentWorker(path, prefix_cache=prefix_cache, max_ctx=256)
+        try:
+            first, _ = worker.generate(PROMPTS["d"], max_tokens=40)
+            turn = [*PROMPTS["d"], *first, *random_ids(9, 280, seed=9)]
+            outcomes[prefix_cache] = (first, worker.generate(turn))
+        finally:
+            worker.close()
+    assert outcomes[True][0] == outcomes[False][0]
+    assert outcomes[True][1][0] == outcomes[False][1][0]
+    # 33 of the prompt and 39 of the answer were computed: four blocks of 16, and 8 tokens.
+    assert (outcomes[True][1][1], outcomes[False][1][1]) == (64, 0)

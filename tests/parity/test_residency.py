@@ -1,4 +1,7 @@
-"""A model that goes and comes back: the same text, its prefixes still there, no memory kept."""
+"""A model that goes and comes back: the same text, its prefixes still there, no memory kept.
+
+Rows A25 (`same_text_and_no_second_prefill`), A27 (`ten_cycles`) and A32 of the specification.
+"""
 
 from __future__ import annotations
 

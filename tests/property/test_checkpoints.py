@@ -80,8 +80,8 @@ class CheckpointMachine(RuleBasedStateMachine):
             assert holder.num_scheduled < len(holder.token_ids)
 
     @precondition(lambda self: self.holders)
-    @rule(data=st.data(), num=st.integers(1, 8), wants_save=st.booleans())
-    def plan(self, data: st.DataObject, num: int, wants_save: bool) -> None:
+    @rule(data=st.data(), num=st.integers(1, 8), save=st.sampled_from(["", "reserve", "follow"]))
+    def plan(self, data: st.DataObject, num: int, save: str) -> None:
         holder = data.draw(st.sampled_from(self.holders))
         start, end = holder.num_scheduled, min(holder.num_scheduled + num, len(holder.token_ids))
         if start == end or len(holder.under_way) == 2:
@@ -92,8 +92,8 @@ class CheckpointMachine(RuleBasedStateMachine):
             holder.is_started = True
         assert holder.state == tuple(holder.token_ids[:start]), "started from another state"
         slot = None
-        if wants_save and end % self.block_tokens == 0:
-            slot = self.kv.states.reserve(holder.table, end)
+        if save and end % self.block_tokens == 0:
+            slot = getattr(self.kv.states, save)(holder.table, end)
         holder.state += tuple(holder.token_ids[start:end])
         holder.num_scheduled = end
         holder.under_way.append(end)
@@ -213,6 +213,38 @@ def test_a_prompt_that_comes_again_computes_its_end_only(
     assert found[0] == 0
     assert num_tokens - found[1] <= most
     assert stepper.outputs["a"] == stepper.outputs["b"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    turns=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 30)), min_size=2, max_size=5),
+    num_prompt=st.integers(2, 60),
+    chunk=st.sampled_from([3, 4, 64]),
+    depth=st.integers(0, 1),
+    policy=POLICIES,
+    num_checkpoints=st.integers(4, 30),
+)
+def test_a_next_turn_computes_what_is_new_and_one_block_at_most(
+    turns: list[tuple[int, int]],
+    num_prompt: int,
+    chunk: int,
+    depth: int,
+    policy: CheckpointPolicy,
+    num_checkpoints: int,
+) -> None:
+    stepper = _stepper(policy, num_checkpoints, chunk, depth)
+    history, num_computed = tuple(range(num_prompt)), 0
+    for index, (num_new, max_tokens) in enumerate(turns):
+        answer = stepper.submit(f"t{index}", history, SamplingParams(max_tokens, seed=index))
+        assert isinstance(answer, Admitted)
+        assert answer.cached_tokens >= num_computed // 4 * 4
+        num_prompt = len(history)
+        stepper.run()
+        history += tuple(stepper.outputs[f"t{index}"])
+        # An answer within the block that the prompt ends in leaves nothing new.
+        last = (len(history) - 1) // 4 * 4
+        num_computed = last if last > num_prompt else 0
+        history += tuple(range(num_new))
 
 
 @settings(max_examples=60, deadline=None)

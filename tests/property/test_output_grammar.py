@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from luce.grammar import GrammarVocabulary
 from luce.loaders.checkpoint import TextMetadata
 from luce.testing import tiny_tokenizer
 from luce.testing.grammars import grammar_tokenizer
@@ -141,6 +142,25 @@ TOOLS = {
         "add": ADD, "write": WRITE, "nested": NESTED, "odd": ODD, "empty": EMPTY, "tree": TREE,
     }.items()
 }  # fmt: skip
+PATCH = LarkFormat(
+    'start: "<patch>\\n" line+ end?\n'
+    'line: ("+" | "-" | "</parameter></tool_call>" ) /[^\\n]{0,5}/ LF\n'
+    'end: "\\\\" /["<>\\n]/ "}"\n%import common.LF\n'
+)
+"""Of lines that look like the ends of calls."""
+TOOLS["patch"] = ToolSpec(
+    "patch",
+    None,
+    {
+        "type": "object",
+        "properties": {"input": {"type": "string"}},
+        "required": ["input"],
+        "additionalProperties": False,
+    },
+    is_strict=True,
+    input_grammar=PATCH,
+)
+BYTES = GrammarVocabulary([bytes([byte]) for byte in range(256)], [], [])
 ANSWER = {
     "type": "object",
     "properties": {"t": {"type": "string", "maxLength": 8}, "name": {"const": "add"}},
@@ -244,10 +264,16 @@ def plain_json(text: str) -> Any:
 
 def check_calls(heard: Heard, tools: Sequence[ToolSpec]) -> None:
     schemas = {tool.name: tool.parameters for tool in tools}
+    grammars = {tool.name: tool.input_grammar for tool in tools if tool.input_grammar is not None}
     assert len(heard.ids) == len(heard.calls)
     for name, arguments in heard.calls:
         assert name in schemas
         jsonschema_rs.validator_for(schemas[name]).validate(plain_json(arguments))
+        if name in grammars:
+            text = list(plain_json(arguments)["input"].encode())
+            matcher = BYTES.compile(grammars[name].source)
+            assert matcher.try_consume_tokens(text) == len(text)
+            assert matcher.is_accepting()
 
 
 SYNTAX = st.sampled_from(sorted(MARKS))
@@ -338,6 +364,8 @@ def test_each_syntax_is_walked_to_the_end(syntax: str, has_control: bool) -> Non
     """So that the properties above are not about nothing."""
     bundle, tokenizer = make_bundle(syntax, "none", has_control)
     tools = (TOOLS["add"], TOOLS["write"])
+    if has_control:
+        tools = (TOOLS["patch"],)
     prepared = prepare(bundle, GenerationCall(None, USER, tools=tools, tool_choice="required"))
     assert prepared.grammar is not None
     ends = [walk(bundle, tokenizer, prepared.grammar.lark, seed) for seed in range(12)]

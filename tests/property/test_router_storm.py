@@ -211,7 +211,7 @@ async def run_visitor(storm: Storm, visitor: Visitor, number: int) -> None:
             visitor.ends.append("left")
 
 
-async def until(condition, timeout_s: float = 30.0) -> None:
+async def until(condition, timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)

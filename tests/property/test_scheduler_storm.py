@@ -156,7 +156,7 @@ def storms() -> list[_Storm]:
 
 def test_storms_restore_preempt_and_cancel(storms: list[_Storm]) -> None:
     stats = [storm.stepper.scheduler.stats() for storm in storms]
-    assert sum(each.kv.restored_checkpoints for each in stats) > 100
+    assert sum(each.kv.restored_checkpoints for each in stats) > 60
     assert sum(each.preemptions for each in stats) > 10
     assert sum(len(storm.cancelled) for storm in storms) > 40
     starts = [start for storm in storms for plan in storm.stepper.plans for start in plan.starts]

@@ -85,6 +85,8 @@ def show_devices(argv: Sequence[str]) -> int:
     for device in listing.machine.inventory:
         table.add_row(*(escape(visible(cell)) for cell in _cells(listing.machine, device)))
     print_rich(table)
+    for device in listing.machine.inventory:
+        print(visible(_share_of_others(listing.machine, device)))
     choice = listing.choice
     if choice is not None:
         place = "nowhere" if choice.device is None else f"to {choice.device.id}"
@@ -143,6 +145,18 @@ def _kv_bytes(listing: _Listing, checkpoint: Checkpoint) -> int:
     spec = load_spec(ModelConfig(path=listing.path or Path(), name="model"))
     parts = one_sequence_plan(checkpoint, spec, chosen or devices[0])
     return parts.kv_bytes + parts.state_bytes
+
+
+def _share_of_others(machine: Machine, device: Device) -> str:
+    """What has been taken of a device, and by how many; of a budget what cuts into it."""
+    sample = machine.probe.sample(device.uuid)
+    if sample is None or not device.total_bytes:
+        return f"{device.id}: nobody says how much of it is in use"
+    used = format_bytes(max(0, device.total_bytes - sample.free_bytes))
+    if device.backend == "cpu":
+        return f"{device.id}: {used} in use"
+    count = device.num_foreign_processes
+    return f"{device.id}: {used} in use, {count or 'no'} process{'' if count == 1 else 'es'} on it"
 
 
 def _type(device: Device) -> str:

@@ -22,10 +22,10 @@ from luce.cli.server_status import NoStatus, fetch_status
 from luce.cli.visible import visible
 from luce.config.routing import RoutingConfig
 from luce.errors import PlacementError, UsageError
-from luce.listener.placing import PlacedModel, machine_for, planned
-from luce.placement.devices import Device
+from luce.listener.placing import PlacedModel, host_share, machine_for, planned
+from luce.placement.devices import HOST_POOL, Device
 from luce.placement.discovery import Machine
-from luce.placement.explain import Explanation, Question, ServerStatus, explain
+from luce.placement.explain import PRESENT, Explanation, Question, ServerStatus, explain
 from luce.placement.memory_plan import DevicePlan, pool_bytes
 from luce.units import format_bytes
 
@@ -80,12 +80,13 @@ def plan(argv: Sequence[str]) -> int:
     config = locate_demo(loaded.config)
     machine = machine_for(config.routing, config.models)
     try:
-        models = [planned(model, machine) for model in config.models]
+        host = host_share(config, machine)
+        models = [planned(model, machine, host) for model in config.models]
     except PlacementError as error:
         print(f"luce plan: {visible(str(error))}", file=sys.stderr)
         return DOES_NOT_FIT
     reports = [_Report(model, machine.free_bytes(model.device)) for model in models]
-    code = max(_together(reports), *(report.code for report in reports))
+    code = max(_together(reports, machine), *(report.code for report in reports))
     as_json = len(words) < len(rest)
     if url is None:
         _print(reports, code, None, as_json)
@@ -156,9 +157,7 @@ def _print(
     if not as_json:
         _print_tables(reports, code)
         for report, answer in zip(reports, answers or (), strict=False):
-            victims = f": {', '.join(answer.victims)}" if answer.victims else ""
-            name = report.model.config.name
-            print(visible(f"the server would {answer.verdict}{victims} ({name}: {answer.reason})"))
+            print(visible(_sentence(report.model.config.name, answer)))
         return
     document = _document(reports, code)
     for entry, answer in zip(document["models"], answers or (), strict=False):
@@ -170,16 +169,25 @@ def _print(
     print(json.dumps(document, indent=2))
 
 
-def _together(reports: Sequence[_Report]) -> int:
-    """Whether the models fit side by side, pool by pool."""
+def _sentence(name: str, answer: Explanation) -> str:
+    if answer.verdict in PRESENT:
+        return f"{name} is {answer.verdict}: {answer.reason}"
+    victims = f": {', '.join(answer.victims)}" if answer.victims else ""
+    return f"the server would {answer.verdict}{victims} ({name}: {answer.reason})"
+
+
+def _together(reports: Sequence[_Report], machine: Machine) -> int:
+    """Whether the models fit side by side, pool by pool, the host's among them."""
     needed: dict[str, int] = {}
-    free: dict[str, int] = {}
+    host = machine.inventory.by_id("cpu:0")
+    host_free = None if host is None else machine.free_bytes(host)
+    free: dict[str, int] = {} if host_free is None else {HOST_POOL: host_free}
     for report in reports:
         pool = report.model.device.pool
-        uuid = report.model.device.uuid
-        needed[pool] = needed.get(pool, 0) + report.model.plan.bytes_on(uuid)
         free[pool] = max(free.get(pool, 0), report.free_bytes or 0)
-    is_short = any(needed[pool] > free[pool] for pool in needed)
+        for name, count in pool_bytes(report.model.plan, machine.inventory).items():
+            needed[name] = needed.get(name, 0) + count
+    is_short = any(needed[pool] > free[pool] for pool in needed if pool in free)
     return DOES_NOT_FIT if is_short else FITS
 
 

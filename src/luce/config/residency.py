@@ -68,7 +68,7 @@ class ResidencyConfig:
         unit="milliseconds",
         minimum=0,
         help="A model that came in stays this long, unless nothing runs on it or waits for it. "
-        "Default: twice as long as its last swap took, at most 5 seconds.",
+        "Default: twice as long as its last swap took, 0.2 to 5 seconds.",
     )
     swap_max_wait_ms: int = option(
         0,

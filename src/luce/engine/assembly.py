@@ -25,6 +25,7 @@ from luce.engine.models.base import Model, Parameters
 from luce.engine.models.registry import family_of
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.candidates import OpRequest
+from luce.engine.ops.cpu.native import NativeOps
 from luce.engine.ops.select import OpSet, select_ops
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.recorded import RecordedModel
@@ -127,16 +128,16 @@ def make_runner(blueprint: Blueprint, built: BuiltModel) -> Runner:
     release_cached(blueprint.device)
     model = built.model
     native = built.ops.native
-    if native is not None and native.is_used and _is_static(blueprint.hparams):
+    if native is not None and _is_recordable(native, blueprint.hparams):
         # A recording knows the cache's addresses, so it goes with the cache.
         capacity = blueprint.options.chunk + blueprint.options.max_concurrency
         model = RecordedModel(model, native.tape, capacity)
     return Runner(model, kv, built.ops.attention, states)
 
 
-def _is_static(hparams: HParams) -> bool:
-    """Whether every step makes the same calls: no token is routed, no state advances."""
-    return hparams.experts is None and hparams.linear_attention is None
+def _is_recordable(native: NativeOps, hparams: HParams) -> bool:
+    """Whether a recording can cover all: plain experts are called as tokens choose them."""
+    return native.is_used and (hparams.experts is None or native.has_experts)
 
 
 def engine_info(blueprint: Blueprint, built: BuiltModel) -> EngineInfo:

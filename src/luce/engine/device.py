@@ -203,6 +203,13 @@ def has_dependent_launch() -> bool:
     return torch.cuda.get_device_capability()[0] >= 9
 
 
+def has_fp8_conversion() -> bool:
+    """Whether the processor converts e4m3 numbers (compute capability 8.9 and later)."""
+    if torch.version.hip or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability() >= (8, 9)
+
+
 class DeviceKernel(Protocol):
     """A compiled kernel in a device's own language."""
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from luce.engine.assembly import (
@@ -32,15 +34,18 @@ from luce.engine.device import (
     use_threads,
 )
 from luce.engine.eviction import EvictionLevel, HeldWeights, Kept
+from luce.engine.expert_loads import ExpertLoads
 from luce.engine.extras import RowExtras, SampledTokens, StepExtras
 from luce.engine.host_blocks import HostBlocks, HostRoom
 from luce.engine.inputs import build_inputs
 from luce.engine.kv_tensors import KVTensors
 from luce.engine.models.base import Parameters
+from luce.engine.ops.cpu.native_choice import NativeChooser
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.plan_check import PlanCheck
 from luce.engine.rows import RowState
 from luce.engine.runner import Runner
+from luce.engine.sampling.draw import choose
 from luce.engine.sampling.sampler import Sampler
 from luce.engine.sizing import size_engine
 from luce.engine.state_tensors import StateTensors
@@ -103,6 +108,7 @@ class Engine:
         self._progress = progress
         self.resolved = engine_info(self._blueprint, self._weights.built)
         self._extras = RowExtras(self.resolved.max_rows, self.resolved.vocab_size)
+        self._loads = ExpertLoads()
         self._is_serving = False
         self._begin_serving()
 
@@ -153,10 +159,12 @@ class Engine:
         with torch.inference_mode():
             if self._executor is not None:
                 self._warm_up_device(self._executor, is_first=True)
+                self._loads.restart(self._weights.built.model)
                 return
             chunk = self._blueprint.options.chunk
             for batch in warm_up_batches(self.resolved, chunk, self._device.torch):
                 self._check_numbers(self._runner.logits(batch))
+            self._loads.restart(self._weights.built.model)
         # Loading and warming up leave some 20 MB in the heap that no step needs.
         release_all(self._device)
 
@@ -257,13 +265,18 @@ class Engine:
         """
         self._weights.prepare(level)
         save()
+        if self._is_serving:
+            self._loads.leave(self._weights.built.model)
         self._end_serving()
         self._weights.leave(level)
         self._give_back()
         return self._weights.kept
 
-    def reinstate(self) -> None:
+    def reinstate(self) -> int:
         """Serve again, in the layout of the first load; nothing is known of any row.
+
+        Returns:
+            Host memory in which a copy of the weights stays for the next time, in bytes.
 
         Raises:
             ModelFileError: the file is not what it was.
@@ -272,17 +285,20 @@ class Engine:
         """
         level = self._weights.level
         if level is None:
-            return
+            return self._weights.parked_bytes
         try:
             self._weights.return_(self._blueprint)
             self._begin_serving()
             self._make_ready(was_read=level == "cold")
+            with torch.inference_mode():
+                self._loads.restart(self._weights.built.model)
         except BaseException:
             self._end_serving()
             self._weights.leave(level)
             release_all(self._device)
             raise
         self._weights.level = None
+        return self._weights.parked_bytes
 
     def _give_back(self) -> None:
         # Cache and captures are in no cycle; a model may be.
@@ -299,16 +315,24 @@ class Engine:
                 self._progress = _silent
                 self._warm_up_device(self._executor, is_first=False)
                 return
-            # A first request with a long prompt would have its steps recorded with all of it.
-            logits = self._runner.logits(one_token_batch(self.resolved, self._device.torch))
+            batch = one_token_batch(self.resolved, self._device.torch)
             if was_read:
-                self._check_numbers(logits)
+                self._check_numbers(self._runner.logits(batch))
+            else:
+                self._runner.prepare(batch)
 
     def _begin_serving(self) -> None:
         resolved, device = self.resolved, self._device
         built = self._weights.built
         runner = make_runner(self._blueprint, built)
-        sampler = Sampler(resolved.max_rows, resolved.vocab_size, resolved.max_ctx, device.torch)
+        native = built.ops.native
+        sampler = Sampler(
+            resolved.max_rows,
+            resolved.vocab_size,
+            resolved.max_ctx,
+            device.torch,
+            choose if native is None else NativeChooser(native.tape.library),
+        )
         rows = RowState(resolved.max_rows, sampler, device.torch)
         executor = _executor(runner, resolved, device) if built.ops.is_on_device else None
         self._check = PlanCheck(resolved)
@@ -320,6 +344,20 @@ class Engine:
             self._is_serving = False
             # Captured steps first: they keep what they read.
             del self._executor, self._rows, self._runner
+
+    def expert_loads(self) -> npt.NDArray[np.int64] | None:
+        """Tokens each expert of each mixture has had while it served, [mixtures, experts].
+
+        Waits for the steps under way. None: the model has no mixtures.
+
+        Raises:
+            InternalError: the device failed.
+        """
+        try:
+            loads = self._loads.read(self._weights.built.model if self._is_serving else None)
+        except RuntimeError as error:
+            raise InternalError(f"the experts' counters cannot be read: {error}") from error
+        return None if loads is None else loads.numpy()
 
     @property
     def peak_bytes(self) -> int:

@@ -67,8 +67,12 @@ class HeldWeights:
         if self._device.is_cpu:
             is_warm = self.level == "warm"
             return Kept(weights if is_warm else 0, 0 if is_warm else weights)
-        parked = 0 if self._parked is None else self._parked.nbytes
-        return Kept(held_bytes(self._device), parked)
+        return Kept(held_bytes(self._device), self.parked_bytes)
+
+    @property
+    def parked_bytes(self) -> int:
+        """Host memory that holds a second copy of the weights; it stays while the model serves."""
+        return 0 if self._parked is None else self._parked.nbytes
 
     def prepare(self, level: EvictionLevel) -> None:
         """Do what may fail of an eviction.

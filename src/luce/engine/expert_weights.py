@@ -50,3 +50,19 @@ def expert_pieces(
             continue
         for index, place in enumerate(whole.unbind()):
             yield ExpertPiece(expert_name(name, index), tuple(place.shape), place)
+
+
+def single_experts(
+    prefix: str, shape: tuple[int, int, int]
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name and shape of each expert's gate, up and down, where each is a tensor of its own.
+
+    Args:
+        prefix: `layers.0.mlp.experts.`
+        shape: of gate and of up: E, F, hidden.
+    """
+    count, size, hidden = shape
+    for index in range(count):
+        for part in ("gate", "up", "down"):
+            name = expert_name(f"{prefix}{part}_proj.weight", index)
+            yield name, (hidden, size) if part == "down" else (size, hidden)

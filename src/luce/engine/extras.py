@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -97,12 +98,13 @@ class StepExtras:
             token_ids: i32 or i64 [n], as chosen.
 
         Returns:
-            A function that waits, and lets the constraints know; to be called once, before a
-            later step of the same rows begins.
+            A function that waits, and lets the constraints know. A later step of bound rows calls
+            it before it samples; it gives the same each time.
         """
         read = begin_readback(token_ids)
         read_packed = None if self._raw is None else begin_readback(self._raw.packed(token_ids))
 
+        @cache
         def wait() -> SampledTokens:
             chosen = read()
             if self._constraints is not None:
@@ -113,6 +115,8 @@ class StepExtras:
                 tuple(chosen), self._raw.unpacked(read_packed(), len(self._wanted))
             )
 
+        if self._constraints is not None:
+            self._constraints.read = wait
         return wait
 
 

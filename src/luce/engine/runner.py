@@ -16,6 +16,7 @@ from luce.engine.models.base import Model
 from luce.engine.ops.attention import PagedAttention
 from luce.engine.ops.gated_delta import StateBatch
 from luce.engine.ops.qkv import TokenPlaces
+from luce.engine.recorded import RecordedModel
 from luce.engine.rows import RowState
 from luce.engine.state_tensors import StateTensors
 from luce.scheduler.plan import RowStart, ScheduledSequence
@@ -37,7 +38,20 @@ class Runner:
             batch: the step.
             tap: is shown the residual stream behind every block.
         """
-        context = ForwardContext(
+        hidden = self.model.forward(batch.input_ids, self._context(batch, tap))
+        if not batch.sampled_rows:
+            return None
+        if batch.logits_index is not None:
+            hidden = hidden.index_select(0, batch.logits_index)
+        return self.model.compute_logits(hidden)
+
+    def prepare(self, batch: InputBatch) -> None:
+        """Have recorded what is recorded, before a step needs it; computes nothing else."""
+        if isinstance(self.model, RecordedModel):
+            self.model.prepare(len(batch.input_ids), self._context(batch, None))
+
+    def _context(self, batch: InputBatch, tap: StepTap | None) -> ForwardContext:
+        return ForwardContext(
             places=TokenPlaces(self.model.rotary(batch.positions), batch.slot_mapping),
             attend=self.attention.prepare(batch.attention),
             kv_layers=self.kv.layers,
@@ -45,12 +59,6 @@ class Runner:
             state_layers=() if self.states is None else self.states.layers,
             tap=tap,
         )
-        hidden = self.model.forward(batch.input_ids, context)
-        if not batch.sampled_rows:
-            return None
-        if batch.logits_index is not None:
-            hidden = hidden.index_select(0, batch.logits_index)
-        return self.model.compute_logits(hidden)
 
     def start_states(self, starts: Sequence[RowStart]) -> None:
         """Give new rows their first recurrent state, where the model has such."""

@@ -13,10 +13,17 @@ from luce.kv.spec import NULL_BLOCK, blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 
+_FEW_TOKENS = 8
+
 
 def warm_up_batches(resolved: EngineInfo, chunk: int, device: torch.device) -> Iterator[InputBatch]:
-    """The longest prefill chunk, then decode steps of one row and of all rows."""
+    """A few tokens, the longest prefill chunk, then decode steps of one row and of all rows.
+
+    The first step may be computed three times, to compare a recording: it is a short one.
+    """
     chunk = min(chunk, resolved.max_ctx)
+    few = min(_FEW_TOKENS, chunk)
+    yield _batch((few,), (few,), resolved.block_tokens, device)
     yield _batch((chunk,), (chunk,), resolved.block_tokens, device)
     for rows in sorted({1, resolved.max_rows}):
         yield _batch((1,) * rows, (1,) * rows, resolved.block_tokens, device)

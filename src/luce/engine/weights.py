@@ -18,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from luce.engine.expert_weights import expert_pieces
+from luce.engine.expert_weights import expert_pieces, single_experts
 from luce.engine.fp8_scales import FP8_TYPE, read_scales
+from luce.engine.fp8_weights import Fp8Matrix, StoredPart, empty_fp8, stackable
 from luce.engine.native.tiles import StoredMatrix
 from luce.engine.quant_planes import QuantPlanes, empty_planes, repack
 from luce.engine.staged_upload import Piece, StagedUpload
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Checkpoint, TensorMeta
+from luce.loaders.fp8_names import is_fp8
 from luce.loaders.model_tensors import expert_form, stored_shape
 from luce.loaders.quant_formats import as_matrix, has_planes
 from luce.loaders.quants import dequantize
@@ -102,6 +104,43 @@ class WeightReader:
             planes.append(whole)
         return planes
 
+    def fp8(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredPart] | None:
+        metas = {name: self._meta(name, shape) for name, shape in parts}
+        if not any(is_fp8(meta) for meta in metas.values()):
+            return None
+        found: list[StoredPart] = []
+        for stays, run in groupby(parts, key=lambda part: is_fp8(metas[part[0]])):
+            if stays:
+                found += self._fp8_matrices([metas[name] for name, _ in run])
+            else:
+                found.append(self.matrix(*run))
+        return found
+
+    def _fp8_matrices(self, metas: list[TensorMeta]) -> Iterator[Fp8Matrix]:
+        scales = [read_scales(self._source, meta) for meta in metas]
+        for run in stackable(scales):
+            columns = metas[0].shape[1]
+            whole = empty_fp8([scales[index] for index in run], columns, self._device)
+            self._fill_fp8(whole, [metas[index] for index in run])
+            yield whole
+
+    def _fill_fp8(self, whole: Fp8Matrix, metas: list[TensorMeta]) -> None:
+        """Numbers of matrices, one below the other, as they are stored."""
+        start = 0
+        for meta in metas:
+            rows, columns = meta.shape
+            self._put(
+                [
+                    Piece(
+                        partial(_numbers, raw, columns),
+                        partial(_copy, whole.codes[start + first :][: raw.size // columns]),
+                        raw.size,
+                    )
+                    for first, raw in self._runs(meta, rows, _PIECE_ELEMENTS)
+                ]
+            )
+            start += rows
+
     def stored(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredMatrix]:
         metas = [self._meta(name, shape) for name, shape in parts]
         return [
@@ -148,15 +187,10 @@ class WeightReader:
     def quantised_experts(
         self, prefix: str, shape: tuple[int, int, int]
     ) -> tuple[QuantPlanes, QuantPlanes] | None:
-        count, size, hidden = shape
-        names = set(self._source.names())
-        if expert_form(self._container, self._stored_name, names.__contains__) != "stacked":
+        metas = self._stacked_experts(prefix, shape)
+        if metas is None:
             return None
-        inner, outer = (count, size, hidden), (count, hidden, size)
-        metas = [
-            as_matrix(self._meta(f"{prefix}{part}_proj.weight", shape))
-            for part, shape in (("gate", inner), ("up", inner), ("down", outer))
-        ]
+        count, size, hidden = shape
         gate, up, down = metas
         if gate.type != up.type or not all(has_planes(meta) for meta in metas):
             return None
@@ -171,6 +205,52 @@ class WeightReader:
                 ]
             )
         return both, last
+
+    def stored_experts(self, prefix: str, shape: tuple[int, int, int]) -> list[StoredMatrix] | None:
+        metas = self._stacked_experts(prefix, shape)
+        if metas is None:
+            return None
+        found = []
+        for meta in metas:
+            rows, columns = meta.shape
+            found.append(StoredMatrix(meta.type, (rows, columns), self._source.raw(meta.name)))
+        return found
+
+    def _stacked_experts(self, prefix: str, shape: tuple[int, int, int]) -> list[TensorMeta] | None:
+        """Gate, up and down of all experts, each as one matrix, where they are stored so."""
+        count, size, hidden = shape
+        names = set(self._source.names())
+        if expert_form(self._container, self._stored_name, names.__contains__) != "stacked":
+            return None
+        inner, outer = (count, size, hidden), (count, hidden, size)
+        return [
+            as_matrix(self._meta(f"{prefix}{part}_proj.weight", each))
+            for part, each in (("gate", inner), ("up", inner), ("down", outer))
+        ]
+
+    def fp8_experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[Fp8Matrix, Fp8Matrix] | None:
+        names = set(self._source.names())
+        if expert_form(self._container, self._stored_name, names.__contains__) != "single":
+            return None
+        metas = [self._meta(*each) for each in single_experts(prefix, shape)]
+        if not any(is_fp8(meta) for meta in metas):
+            return None
+        scales = [read_scales(self._source, meta) for meta in metas if is_fp8(meta)]
+        if len(scales) < len(metas) or len({each.is_block for each in scales}) > 1:
+            raise ModelFileError(
+                f"the experts {prefix!r} are stored in several ways; luce takes FP8 of one kind of "
+                "scales for all of a layer's"
+            )
+        _, size, hidden = shape
+        # Of each expert gate, up and down.
+        inner = [each for index, each in enumerate(scales) if index % 3 < 2]
+        gate_up = empty_fp8(inner, hidden, self._device, band=size)
+        down = empty_fp8(scales[2::3], size, self._device, band=hidden)
+        self._fill_fp8(gate_up, [meta for index, meta in enumerate(metas) if index % 3 < 2])
+        self._fill_fp8(down, metas[2::3])
+        return gate_up, down
 
     def _expert_piece(
         self, meta: TensorMeta, whole: QuantPlanes, count: int, expert: int, start: int
@@ -269,6 +349,11 @@ class WeightReader:
 
 def _copy(target: torch.Tensor, values: torch.Tensor) -> None:
     target.copy_(values)
+
+
+def _numbers(raw: npt.NDArray[np.uint8], columns: int) -> torch.Tensor:
+    """Rows of FP8 numbers as bytes."""
+    return torch.frombuffer(raw, dtype=torch.uint8).view(-1, columns)
 
 
 def _take_apart(meta: TensorMeta, whole: QuantPlanes, start: int, raw: torch.Tensor) -> None:

@@ -19,6 +19,9 @@ class BlockTable:
             state was saved behind the last ones.
         restore_key: key of the checkpoint its row will start from, until it has.
         saving: checkpoint slots its steps under way save to, by position.
+        follows: positions among `saving` whose checkpoints replace each other as it goes on;
+            None: it has none of that kind.
+        followed_key: key of the one that was kept last.
     """
 
     blocks: list[int]
@@ -28,3 +31,5 @@ class BlockTable:
     num_matched: int = 0
     restore_key: bytes | None = None
     saving: dict[int, int] = field(default_factory=dict)
+    follows: set[int] | None = None
+    followed_key: bytes | None = None

@@ -96,6 +96,10 @@ class CheckpointPool:
         if not self._pins[key]:
             del self._pins[key]
 
+    def is_pinned(self, key: bytes) -> bool:
+        """Whether a row is about to start from this checkpoint."""
+        return self._pins[key] > 0
+
     def forget(self, key: bytes) -> None:
         """Free the slot kept under `key`, if there is one; it must not be pinned."""
         assert not self._pins[key], "a row is about to start from this checkpoint"

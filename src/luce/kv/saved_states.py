@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from luce.kv.block_table import BlockTable
 from luce.kv.checkpoint_pool import CheckpointPool
@@ -26,6 +26,7 @@ class SavedStates:
         self._block_tokens = block_tokens
         self.is_used = is_used
         self.num_restored = 0
+        self._num_following = 0
 
     @property
     def num_slots(self) -> int:
@@ -61,6 +62,23 @@ class SavedStates:
             table.saving[position] = slot
         return slot
 
+    def follow(self, table: BlockTable, position: int) -> int | None:
+        """As `reserve`, for a state that is wanted only until the next of its kind.
+
+        So a sequence that goes on has one checkpoint close behind it, and leaves it when it ends.
+        At most half of the slots are used so; sequences beyond that have none.
+        """
+        if table.follows is None:
+            if not self.is_used or self._num_following >= self._pool.num_slots // 2:
+                return None
+            self._num_following += 1
+            table.follows = set()
+        self._forget_followed(table)
+        slot = self.reserve(table, position)
+        if slot is not None:
+            table.follows.add(position)
+        return slot
+
     def last_resumable(self, keys: Sequence[bytes], first: int, last: int) -> int:
         """The most of the cached blocks `first .. last-1` that can be gone on behind."""
         if not self.is_used:
@@ -81,7 +99,13 @@ class SavedStates:
         """Let others find what was saved among the first `num_computed` tokens."""
         for position in [each for each in table.saving if each <= num_computed]:
             key = table.keys[position // self._block_tokens - 1]
+            is_new = self._pool.find(key) is None
             self._pool.keep(table.saving.pop(position), key)
+            if table.follows is not None and position in table.follows:
+                table.follows.remove(position)
+                self._forget_followed(table)
+                # What another sequence has left there as well is not ours to forget.
+                table.followed_key = key if is_new else None
 
     def release(self, table: BlockTable) -> None:
         """The sequence neither starts nor saves any more."""
@@ -90,9 +114,12 @@ class SavedStates:
             table.restore_key = None
         while table.saving:
             self._pool.give_back(table.saving.popitem()[1])
+        if table.follows is not None:
+            self._num_following -= 1
+            table.follows = None
 
     def check_integrity(
-        self, tables: Iterable[BlockTable], is_cached: Callable[[bytes], bool]
+        self, tables: Collection[BlockTable], is_cached: Callable[[bytes], bool]
     ) -> None:
         """Compare slots with tables and with the blocks they are behind.
 
@@ -104,5 +131,14 @@ class SavedStates:
         for table in tables:
             saving += table.saving.values()
             pinned += [table.restore_key] if table.restore_key is not None else []
+            assert table.follows is None or table.follows <= table.saving.keys()
+        num_following = sum(table.follows is not None for table in tables)
+        assert num_following == self._num_following, "those that are followed are miscounted"
         self._pool.check_integrity(saving, pinned)
         assert all(map(is_cached, self._pool.kept_keys())), "a checkpoint outlived its block"
+
+    def _forget_followed(self, table: BlockTable) -> None:
+        key = table.followed_key
+        table.followed_key = None
+        if key is not None and not self._pool.is_pinned(key):
+            self._pool.forget(key)

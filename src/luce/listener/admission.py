@@ -240,7 +240,9 @@ class _Admission:
             return
         if prompt.grammar_chars:
             work = partial(text.with_grammar, prompt)
-            prompt = await self._admissions.grammars.run(work, prompt.grammar_chars)
+            prompt = await self._admissions.grammars.run(
+                work, prompt.grammar_chars, self._context.client
+            )
         sampling = sampling_params(
             self._call,
             prompt,

@@ -11,7 +11,9 @@ answer, once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from luce.errors import ApiError
@@ -70,14 +72,17 @@ class Choices:
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
-    async def next(self) -> list[ChoiceEvent]:
-        """Wait for the next events, in order; empty once the answer has ended.
+    async def each(self, take: Callable[[list[ChoiceEvent]], None]) -> None:
+        """Give all events to `take`, in order and as they come; returns after the last.
 
         Raises:
             SlowClient: the worker gave up on this client.
+            Exception: whatever `take` raises ends this.
         """
-        if self._num_open == 0:
-            return []
+        while self._num_open:
+            take(await self._next())
+
+    async def _next(self) -> list[ChoiceEvent]:
         events, self._pending = self._pending, []
         if not events:
             item = await self._queue.get()
@@ -91,18 +96,21 @@ class Choices:
         await self._may_begin[index].wait()
         context = self._context
         if index:
-            context = RequestContext(context.request_id, f"{context.key}.{index}")
+            client = context.client
+            context = RequestContext(context.request_id, f"{context.key}.{index}", client=client)
         try:
             call, only = self._calls[index], self._model
             async with self._generator.generate(call, context, only) as generation:
-                while events := await generation.next():
-                    if isinstance(events[0], Started):
-                        self._model = events[0].model
-                    self._queue.put_nowait([(index, event) for event in events])
-                    if not isinstance(events[0], Started):
-                        self._let_begin(index + 1)
+                await generation.each(partial(self._hand_over, index))
         except Exception as error:  # raised again by whoever waits for events
             self._queue.put_nowait(error)
+
+    def _hand_over(self, index: int, events: list[GenEvent]) -> None:
+        if isinstance(events[0], Started):
+            self._model = events[0].model
+        self._queue.put_nowait([(index, event) for event in events])
+        if not isinstance(events[0], Started):
+            self._let_begin(index + 1)
 
     def _let_begin(self, index: int) -> None:
         if index < len(self._may_begin):

@@ -61,6 +61,7 @@ class Client:
         self._transport = transport
         self._flow = flow
         self._lost = asyncio.Event()
+        self._cycle: RequestResponseCycle | None = None
         self._callbacks: set[Callable[[], None]] = set()
 
     @property
@@ -72,6 +73,18 @@ class Client:
     def pending_bytes(self) -> int:
         """Output the kernel has not taken yet."""
         return 0 if self._lost.is_set() else self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the body of the answer whose head has been sent; never waits.
+
+        The way through ASGI does the same with five times the work.
+        """
+        cycle = self._cycle
+        if not data or cycle is None or cycle.disconnected or cycle.response_complete:
+            return
+        self._transport.write(
+            b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data
+        )
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when the client is gone or has closed its sending half."""
@@ -122,6 +135,10 @@ class Client:
                 self.reset()
                 raise SlowClient(f"The client read nothing for {stall_s:g} s.")
             pending = self.pending_bytes
+
+    def notify_answering(self, cycle: RequestResponseCycle) -> None:
+        """The protocol's side: this request's answer is the connection's next."""
+        self._cycle = cycle
 
     def notify_half_closed(self) -> None:
         """The protocol's side: the client's FIN has come."""
@@ -293,6 +310,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """HTTP/1.0 knows no chunks: the end of such an answer is the connection's."""
+        self._client.notify_answering(cycle)
         if cycle.scope["http_version"] != "1.1":
             app = _EndsByClosing(cycle, app)
         super()._start_asgi_task(cycle, app)

@@ -26,6 +26,8 @@ class RequestContext:
         outcome: fields of the line logged when the request ends.
         is_generation: it asks a model for output.
         is_known: it came with a key that is known, or none is asked for.
+        client: whose it is, where clients take turns: by address, and by key where keys are
+            asked for.
     """
 
     request_id: str
@@ -34,6 +36,7 @@ class RequestContext:
     outcome: dict[str, Any] = field(default_factory=dict)
     is_generation: bool = False
     is_known: bool = True
+    client: str = ""
 
 
 def new_context(headers: list[tuple[bytes, bytes]]) -> RequestContext:

@@ -1,11 +1,12 @@
-"""What is free on devices now: asked in a thread, since drivers can be slow."""
+"""What is free on devices now: asked in threads, since drivers can be slow."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
-from luce.placement.devices import Probe
+from luce.listener.driver_calls import DriverCalls
+from luce.placement.devices import Attribution, Probe
 from luce.placement.memory_return import MemoryReturn
 from luce.placement.samples import Samples
 from luce.workers.clock import Clock, SystemClock
@@ -36,11 +37,30 @@ class DeviceWatch:
         samples: where answers are kept.
         clock: between two looks.
         """
+        self._attribution: Attribution | None = None
+        self._attributed: frozenset[str] = frozenset()
+        self._pids: Callable[[], Mapping[str, int]] = dict
         self.samples = samples or Samples()
         self._devices = devices
         self._probe = probe
         self._clock = clock or SystemClock()
         self._expected: dict[str, int] = {}
+        self._calls = DriverCalls()
+
+    def attribute(
+        self,
+        attribution: Attribution,
+        pids: Callable[[], Mapping[str, int]],
+        devices: Collection[str],
+    ) -> None:
+        """Ask as well how much of these devices each model's process holds.
+
+        Args:
+            attribution: who knows.
+            pids: of the models that have a process now.
+            devices: UUIDs of those whose bytes are all that a process may be charged with.
+        """
+        self._attribution, self._pids, self._attributed = attribution, pids, frozenset(devices)
 
     def expect(self, model: str, nbytes: int) -> None:
         """What this model takes on its first device, and what should come back when it goes."""
@@ -50,19 +70,28 @@ class DeviceWatch:
         """Ask about these devices; the answers are in `samples`."""
         epoch = self.samples.epoch
         for device in devices:
-            free = None
+            free: int | None = None
+            shares: dict[str, int] = {}
             if self._probe is not None:
-                free = await self._ask(self._probe, device)
-            self.samples.put(device, free, epoch)
+                free, shares = await self._ask(self._probe, device)
+            self.samples.put(device, free, epoch, shares)
 
-    async def _ask(self, probe: Probe, device: str) -> int | None:
+    async def _ask(self, probe: Probe, device: str) -> tuple[int | None, dict[str, int]]:
         """A driver that hangs must not hold up what does not depend on it."""
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                sample = await asyncio.to_thread(probe.sample, device)
-        except TimeoutError:
-            return None
-        return sample.free_bytes if sample is not None else None
+        work = partial(self._sample, probe, device, self._pids())
+        return await self._calls.call(device, work, PROBE_TIMEOUT_S) or (None, {})
+
+    def _sample(
+        self, probe: Probe, device: str, pids: Mapping[str, int]
+    ) -> tuple[int | None, dict[str, int]]:
+        sample = probe.sample(device)
+        if sample is None:
+            return None, {}
+        held: Mapping[int, int] = {}
+        if self._attribution is not None and device in self._attributed:
+            held = self._attribution.process_bytes(device, set(pids.values()))
+        shares = {model: held[pid] for model, pid in pids.items() if pid in held}
+        return sample.free_bytes, shares
 
     async def free(self, model: str) -> dict[str, int | None]:
         """Free bytes of each device of a model."""

@@ -1,13 +1,15 @@
 """The path every dialect shares: a call becomes one ordered stream of events.
 
 `async with generator.generate(call, context) as generation:` admits the request, and an
-`ApiError` up to there can still become any HTTP status. `generation.next()` then gives
+`ApiError` up to there can still become any HTTP status. `generation.each()` then gives
 Started, TextDelta..., and exactly one of Finished and Failed. Leaving the block ends whatever
 still runs: the worker is told, and the reservation outlives the block until it has let go.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Self
 
 from luce.errors import ApiError, InternalError, LuceError
@@ -19,6 +21,7 @@ from luce.protocol.messages import CancelReason, SeqDelta
 from luce.protocol.sampling import HiddenStates
 from luce.text.call import GenerationCall
 from luce.text.events import Failed, Finished, GenEvent, Started
+from luce.workers.stream import WorkerStream
 
 
 class Generator:
@@ -68,7 +71,6 @@ class Generation:
         self._call = call
         self._context = context
         self._admitted: Admitted | None = None
-        self._output: Output | None = None
         self._aborted: ApiError | None = None
         self._has_ended = False
 
@@ -95,22 +97,49 @@ class Generation:
             self._aborted = error
             self._cancel("shutdown")
 
-    async def next(self) -> list[GenEvent]:
-        """Wait for the next events, in order; empty once the terminal one was given.
+    async def each(self, take: Callable[[list[GenEvent]], None]) -> None:
+        """Give all events to `take`, in order and as they come; returns after the terminal one.
 
         Raises:
             SlowClient: the worker gave up on this client.
+            Exception: whatever `take` raises ends this.
         """
         if self._has_ended or self._admitted is None:
-            return []
-        if self._output is None:
-            return [self._start(self._admitted)]
+            return
+        stream = self._admitted.stream
+        started, output = self._start(self._admitted)
+        take([started])
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def arrived() -> None:
+            if ended.done():
+                return
+            try:
+                if events := self._read(stream, output):
+                    take(events)
+            except Exception as error:  # raised again below, in the request's task
+                ended.set_exception(error)
+            else:
+                if self._has_ended:
+                    ended.set_result(None)
+
+        stream.follow(arrived)
+        try:
+            await ended
+        except asyncio.CancelledError:
+            if ended.done() and not ended.cancelled():
+                ended.result()  # What failed may be why we were cancelled: say that.
+            raise
+        finally:
+            stream.unfollow()
+
+    def _read(self, stream: WorkerStream, output: Output) -> list[GenEvent]:
+        """The events of what has arrived."""
         events: list[GenEvent] = []
         try:
-            while not events:
-                batch = await self._admitted.stream.next()
-                self._context.timings.token()
-                self._take(batch, self._output, events)
+            batch = stream.take()
+            self._context.timings.token()
+            self._take(batch, output, events)
         except ApiError as error:
             events.append(self._fail(error))
         return events
@@ -142,13 +171,13 @@ class Generation:
         )
         return hidden
 
-    def _start(self, admitted: Admitted) -> Started:
+    def _start(self, admitted: Admitted) -> tuple[Started, Output]:
         text, prompt, cached = admitted.model.text, admitted.prompt, admitted.stream.cached_tokens
         if text is None:
             raise InternalError(f"Model {admitted.model.name} has lost its tokenizer.")
         budget = admitted.sampling.reasoning
-        self._output = text.pipeline(prompt, prompt.num_tokens, cached, budget)
-        return Started(admitted.model.name, cached, prompt.num_tokens)
+        output = text.pipeline(prompt, prompt.num_tokens, cached, budget)
+        return Started(admitted.model.name, cached, prompt.num_tokens), output
 
     def _take(self, batch: list[SeqDelta], output: Output, events: list[GenEvent]) -> None:
         """Turn what the worker sent into events; raises after those that came before."""

@@ -41,6 +41,9 @@ class RequestMiddleware:
             return
         context = new_context(scope["headers"])
         context.is_known = self._access.admits(scope["headers"])
+        # A key may be shared, an address too; a key that nobody asks for can be made up.
+        address = scope["client"][0] if scope.get("client") else ""
+        context.client = f"{address} {self._access.name_of(scope['headers'])}"
         attach(scope, context)
         token = request_id_var.set(context.request_id)
         # Anthropic's clients read the second name.

@@ -46,6 +46,7 @@ def model_props(model: ServedModel) -> dict[str, Any]:
             "draft_path": None,
             "tokenizer_id": None,
             "layers": _layers(ready),
+            "weight_types": model.text.weight_types if model.text else None,
         },
         "runtime": _runtime(model, ready),
         "reasoning": _reasoning(model),

@@ -9,7 +9,7 @@ from functools import partial
 
 from luce.config.listener import ServerConfig
 from luce.listener.device_watch import DeviceWatch
-from luce.listener.placing import PlacedModel
+from luce.listener.placing import PlacedModel, plan_parts
 from luce.listener.residency import Placement, Workplace
 from luce.listener.residents import Residents
 from luce.placement.byte_room import ByteOptions, ByteRoom
@@ -21,6 +21,7 @@ from luce.placement.ledger import Ledger, Pool
 from luce.placement.residency import Cooldown, ModelRecord
 from luce.placement.samples import Samples
 from luce.protocol.messages import Limits
+from luce.workers.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ def build_on_demand(config: ServerConfig, workplace: Workplace, placement: Place
     pools = pools_of(placement.machine.inventory, (model.device for model in placed))
     plans = {model.config.name: plan_by_pool(model, pools) for model in placed}
     samples = Samples()
-    ledger = Ledger(pools.values(), plans, samples, options.pin)
+    rests = {model.config.name: resting_bytes(model, pools) for model in placed}
+    ledger = Ledger(pools.values(), plans, samples, options.pin, rests)
     unknown = {model.config.name for model in placed if model.plan.result != "ok"}
     rule = ByteRoom(
         ledger,
@@ -62,6 +64,9 @@ def build_on_demand(config: ServerConfig, workplace: Workplace, placement: Place
     )
     devices = {model.config.name: (model.device.uuid,) for model in placed}
     watch = DeviceWatch(devices, placement.machine.probe, samples)
+    if placement.machine.attribution is not None:
+        pids = partial(_pids, workplace.supervisors)
+        watch.attribute(placement.machine.attribution, pids, _attributed(placement))
     residents = Residents(workplace.supervisors, workplace.models, workplace.router, watch)
     coordinator = Coordinator(
         [_record(model, model.config.name in options.pin) for model in placed],
@@ -111,6 +116,12 @@ def plan_by_pool(model: PlacedModel, pools: Mapping[str, Pool]) -> dict[str, int
     return plan
 
 
+def resting_bytes(model: PlacedModel, pools: Mapping[str, Pool]) -> dict[str, int]:
+    """What a model's process goes on to hold of each pool while the model is evicted: itself, and
+    copies of prefixes."""
+    return {HOST_POOL: model.plan.host.total_bytes} if HOST_POOL in pools else {}
+
+
 def charge_of(
     placed: Mapping[str, PlacedModel], pools: Mapping[str, Pool], name: str, peak_bytes: int
 ) -> dict[str, int]:
@@ -133,9 +144,25 @@ def charge_of(
     return planned | {model.device.pool: planned[model.device.pool] + found.excess_bytes}
 
 
+def _attributed(placement: Placement) -> list[str]:
+    """Devices on which what a process holds is what its model is charged with.
+
+    A part of the CPU with a budget is none: the process itself is not in the budget.
+    """
+    inventory = placement.machine.inventory
+    return [d.uuid for d in inventory if d.backend != "cpu" or not d.is_declared]
+
+
+def _pids(supervisors: Mapping[str, Supervisor]) -> dict[str, int]:
+    """Processes of the models that have one."""
+    pids = {name: supervisor.handle.pid for name, supervisor in supervisors.items()}
+    return {name: pid for name, pid in pids.items() if pid is not None}
+
+
 def _record(model: PlacedModel, is_pinned: bool) -> ModelRecord:
     name = model.config.name
-    return ModelRecord(name=name, devices=(model.device.id,), is_pinned=is_pinned)
+    plan = plan_parts(model)
+    return ModelRecord(name=name, devices=(model.device.id,), is_pinned=is_pinned, plan=plan)
 
 
 def _limits(model: PlacedModel) -> Limits | None:

@@ -14,6 +14,7 @@ from luce.config.model import ModelConfig
 from luce.config.routing import RoutingConfig
 from luce.errors import PlacementError
 from luce.listener.startup import load_spec
+from luce.loaders.file_identity import FileIdentity
 from luce.placement.devices import Device
 from luce.placement.discovery import Machine, drivers, look_around
 from luce.placement.memory_plan import MemoryPlan
@@ -22,6 +23,10 @@ from luce.placement.suitability import choose_for
 from luce.protocol.messages import LoadSpec
 
 log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+_PARKED_SHARE = 4
+"""One part in so many of the free host memory may hold weights, if nobody says how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,30 @@ class PlacedModel:
     device: Device
     plan: MemoryPlan
     spec: LoadSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HostShare:
+    """The host's memory, as far as models share it.
+
+    Attributes:
+        free_bytes: what they may take together; None: nobody knows.
+        num_models: how many they are.
+        parked_bytes: of it, for weights of those that are swapped out.
+    """
+
+    free_bytes: int | None = None
+    num_models: int = 1
+    parked_bytes: int = 0
+
+
+def plan_parts(model: PlacedModel) -> dict[str, dict[str, int]]:
+    """A plan for the status: bytes of each part, by device id, and on the host; empty if nobody
+    knows."""
+    if not model.plan.devices:
+        return {}
+    where = {model.device.id: model.plan.devices[model.device.uuid], "host": model.plan.host}
+    return {place: dict(parts.components()) for place, parts in where.items()}
 
 
 def machine_for(routing: RoutingConfig, models: Iterable[ModelConfig]) -> Machine:
@@ -61,19 +90,33 @@ def place_models(config: ServerConfig, machine: Machine) -> tuple[PlacedModel, .
         UsageError: an option does not go together with a model.
         PlacementError: a model does not fit, even if nothing else were there.
     """
-    placed = tuple(planned(model, machine) for model in config.models)
+    host = host_share(config, machine)
+    placed = tuple(planned(model, machine, host) for model in config.models)
     for model in placed:
         if model.plan.result == "cannot_fit":
             raise PlacementError(f"not enough memory on {model.device.id}: {model.plan.problem}")
         _log_plan(model)
-    num_models = len(placed)
-    return tuple(
-        replace(model, spec=msgspec.structs.replace(model.spec, num_models=num_models))
-        for model in placed
-    )
+    return placed
 
 
-def planned(config: ModelConfig, machine: Machine) -> PlacedModel:
+def host_share(config: ServerConfig, machine: Machine) -> HostShare:
+    """What all models of a configuration have of the host's memory."""
+    host = machine.inventory.by_id("cpu:0")
+    free = None if host is None else machine.free_bytes(host)
+    parked = parked_bytes(config.routing, free or 0)
+    return HostShare(free, len(config.models), parked)
+
+
+def parked_bytes(routing: RoutingConfig, available_bytes: int) -> int:
+    """Host memory for the weights of models that are swapped out, all of them together."""
+    if not routing.swap_residency:
+        return 0
+    if routing.swap_host_mib is None:
+        return available_bytes // _PARKED_SHARE
+    return routing.swap_host_mib * _MIB
+
+
+def planned(config: ModelConfig, machine: Machine, host: HostShare = HostShare()) -> PlacedModel:
     """Place and plan one model, whether it fits or not.
 
     Raises:
@@ -84,8 +127,11 @@ def planned(config: ModelConfig, machine: Machine) -> PlacedModel:
     placed = _with_device(config, machine)
     target = parse_device(placed.target_device)
     device = machine.device(target.backend, target.index)
-    spec = load_spec(placed)
-    plan = plan_model(PlanRequest(spec, device, machine.free_bytes(device)))
+    spec = msgspec.structs.replace(load_spec(placed), num_models=host.num_models)
+    free = machine.free_bytes(device)
+    plan = plan_model(PlanRequest(spec, device, free, host.free_bytes, host.parked_bytes))
+    # Whatever the worker finds there later must be what was planned.
+    spec = msgspec.structs.replace(spec, files=FileIdentity.of(config.path).digest)
     return PlacedModel(placed, device, plan, frozen_spec(spec, plan))
 
 
@@ -111,4 +157,5 @@ def _log_plan(model: PlacedModel) -> None:
         log.warning("memory plan", extra={"model": name, "warning": warning})
     components = plan.devices[model.device.uuid].components()
     parts = {f"{component}_bytes": count for component, count in components}
+    parts["host_bytes"] = plan.host.total_bytes
     log.info("memory planned", extra={"model": name, "device": model.device.id, **parts})

@@ -93,6 +93,10 @@ class Text(Protocol[PromptT]):
         """Sampling defaults from the model's files and its card."""
 
     @property
+    def weight_types(self) -> Mapping[str, int]:
+        """Bytes of the stored weights of each type, in the file's names."""
+
+    @property
     def thinking(self) -> Thinking:
         """Budgets of its reasoning, and its card."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from luce.config.device import parse_device
 from luce.config.listener import ServerConfig
-from luce.config.residency import ResidencyConfig
+from luce.config.routing import RoutingConfig
 from luce.listener.device_watch import DeviceWatch
-from luce.listener.placing import PlacedModel
+from luce.listener.placing import PlacedModel, parked_bytes, plan_parts
 from luce.listener.residents import Residents
 from luce.listener.served import ServedModels
 from luce.placement.coordinator import Coordinator
@@ -23,9 +23,6 @@ from luce.sizing.host_memory import available_bytes
 from luce.workers.supervisor import Supervisor
 
 _MS_PER_S = 1000
-_MIB = 2**20
-_HOST_SHARE = 4
-"""One part in so many of the free host memory may hold weights, if nobody says how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,13 @@ def build_turns(
     rule = DeviceTurns(_turn_options(options))
     watch = _watch(sets, placement)
     residents = Residents(workplace.supervisors, workplace.models, workplace.router, watch)
+    placed = placement.placed if placement is not None else ()
+    plans = {model.config.name: plan_parts(model) for model in placed}
     coordinator = Coordinator(
-        [ModelRecord(name=name, devices=devices) for name, devices in sets.items()],
+        [
+            ModelRecord(name=name, devices=devices, plan=plans.get(name, {}))
+            for name, devices in sets.items()
+        ],
         rule,
         workplace.router,
         residents,
@@ -102,11 +104,11 @@ def build_turns(
     return Turns(rule, coordinator, residents)
 
 
-def _turn_options(options: ResidencyConfig) -> TurnOptions:
-    host_mib, least_ms = options.swap_host_mib, options.swap_min_residency_ms
+def _turn_options(options: RoutingConfig) -> TurnOptions:
+    least_ms = options.swap_min_residency_ms
     return TurnOptions(
         kept_weights=options.kept_weights,
-        host_bytes=available_bytes() // _HOST_SHARE if host_mib is None else host_mib * _MIB,
+        host_bytes=parked_bytes(options, available_bytes()),
         min_residency_s=None if least_ms is None else least_ms / _MS_PER_S,
         max_wait_s=options.swap_max_wait_ms / _MS_PER_S,
     )

@@ -42,6 +42,8 @@ class ResidencyFields(msgspec.Struct, kw_only=True):
         snapshots_lost: prefixes that evictions could not keep.
         pinned: it never gives way.
         idle_ms: since it last had something to do.
+        plan: bytes it was planned to take: of each part on its device and on the host, null if
+            nobody can say.
         charge: bytes that count as its own, by device.
     """
 
@@ -64,6 +66,7 @@ class ResidencyFields(msgspec.Struct, kw_only=True):
     snapshots_lost: int | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
     idle_ms: int | UnsetType = UNSET
+    plan: dict[str, dict[str, int]] | UnsetType | None = UNSET
     charge: dict[str, int] | UnsetType = UNSET
 
 
@@ -110,6 +113,7 @@ def residency_fields(model: ServedModel, router: Router) -> dict[str, Any]:
         "snapshots_lost": record.snapshots_lost,
         "pinned": record.is_pinned,
         "idle_ms": round((now_s - record.last_use_s) * _MS_PER_S) if record.last_use_s else 0,
+        "plan": {place: dict(parts) for place, parts in record.plan.items()} or None,
         "charge": dict(record.charge),
     }
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import json
 import logging
 import os
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -217,8 +219,16 @@ class ListenerProcess:
         say("try:")
         say(f"  {self._entrance.curl}/v1/chat/completions \\")
         say("    -H 'Content-Type: application/json' \\")
-        question = '{"role":"user","content":"What is the capital of France?"}'
-        say(f"""    -d '{{"messages":[{question}]}}'""")
+        say(f"    -d {shlex.quote(example_body(self._config))}")
+
+
+def example_body(config: ServerConfig) -> str:
+    """A request that is answered; it names a model where none is loaded before it is asked for."""
+    body: dict[str, object] = {"model": config.models[0].name}
+    if not config.routing.load_on_demand:
+        body = {}
+    body["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False)
 
 
 def client_rules(config: ListenerConfig) -> ClientRules:

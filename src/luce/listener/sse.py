@@ -30,8 +30,8 @@ def comment() -> bytes:
 class EventStream:
     """Sends the head, then what is `put`, in order. Use as an async context manager.
 
-    A client that keeps up is sent to at once, by the one who produces: a task switch and a
-    timer for each token would cost as much as all the rest of its way. What a slow client does
+    A client that keeps up is sent to at once, by the one who produces: a task switch for each
+    token would cost as much as all the rest of its way. What a slow client does
     not take yet is left to a writer, so that `put` never waits for a client. The writer also
     breaks silence. Leaving the context normally waits until everything has gone out; leaving it
     by an error does not.
@@ -58,7 +58,6 @@ class EventStream:
         self._stall_s = stall_s
         self._keep_alive = keep_alive
         self._pending = bytearray()
-        self._sending = asyncio.Lock()
         self._wake = asyncio.Event()
         self._is_closing = False
         self._writer: asyncio.Task[None] | None = None
@@ -87,15 +86,15 @@ class EventStream:
                 # Dropping the client is what cancelled us: say why.
                 raise failure
 
-    async def put(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
         """Send bytes that belong together, or queue them for a client that is behind.
 
         Raises:
             SlowClient: too much is pending; the connection is dropped.
         """
         unsent = len(self._pending) + self._client.pending_bytes
-        if not unsent and not self._sending.locked():
-            await self._send_body(data)
+        if not unsent:
+            self._write_now(data)
             return
         if unsent + len(data) > MAX_PENDING_BYTES:
             self._client.reset()
@@ -103,9 +102,8 @@ class EventStream:
         self._pending += data
         self._wake.set()
 
-    async def _send_body(self, data: bytes) -> None:
-        async with self._sending:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def _write_now(self, data: bytes) -> None:
+        self._client.write(data)
         self._sent_at_s = self._clock_s()
 
     async def _write(self) -> None:
@@ -116,7 +114,7 @@ class EventStream:
             await self._client.writable(self._stall_s)
             data = bytes(self._pending)
             self._pending.clear()
-            await self._send_body(data)
+            self._write_now(data)
         # The end goes out last of all: after it the connection belongs to the next request.
         await self._client.flushed(self._stall_s)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

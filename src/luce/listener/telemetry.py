@@ -8,6 +8,7 @@ from typing import Any
 from luce import __version__
 from luce.errors import Overloaded, ShuttingDown
 from luce.listener.context import RequestContext
+from luce.listener.expert_load import expert_loads
 from luce.listener.residency_readings import read_placement
 from luce.listener.served import ServedModel, ServedModels
 from luce.observability import metrics as m
@@ -141,6 +142,7 @@ def _read_worker(model: ServedModel) -> Iterator[m.Reading]:
     yield m.Reading(m.GENERATION_TOKENS, stats.generated_tokens, name)
     yield m.Reading(m.PREEMPTIONS, stats.preemptions, name)
     yield m.Reading(m.ENGINE_STEPS, stats.steps, name)
+    yield from _read_experts(model.name, stats)
     if not model.is_up:
         return
     yield m.Reading(m.REQUESTS_SUSPENDED, stats.preempted, name)
@@ -150,6 +152,17 @@ def _read_worker(model: ServedModel) -> Iterator[m.Reading]:
     yield m.Reading(m.STATE_CHECKPOINTS, stats.used_checkpoints, name)
     if stats.rss_bytes:
         yield m.Reading(m.WORKER_RESIDENT_BYTES, stats.rss_bytes, name)
+
+
+def _read_experts(model: str, stats: WorkerStats) -> Iterator[m.Reading]:
+    """One series a layer, not one an expert: those are in the status."""
+    loads = expert_loads(stats)
+    if loads:
+        yield m.Reading(m.EXPERT_TOKENS, sum(load.total for load in loads), (model,))
+    for layer, load in enumerate(loads):
+        yield m.Reading(m.EXPERTS_UNUSED, load.num_unused, (model, str(layer)))
+        if load.imbalance is not None:
+            yield m.Reading(m.EXPERT_IMBALANCE, load.imbalance, (model, str(layer)))
 
 
 def _kv_usage(stats: WorkerStats) -> float:

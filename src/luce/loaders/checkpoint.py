@@ -80,6 +80,7 @@ class TextMetadata:
         eos_token: text of the end token, or None.
         add_bos: whether a raw prompt begins with the begin token.
         generation_defaults: temperature, top_p, ... from generation_config.json; may be empty.
+        weight_types: bytes of the stored tensors of each type, in the file's names of types.
     """
 
     container: Container
@@ -95,3 +96,4 @@ class TextMetadata:
     gguf_vocab: dict[str, Any] | None = None
     tokenizer_json: str | None = None
     generation_defaults: dict[str, float] = field(default_factory=dict)
+    weight_types: dict[str, int] = field(default_factory=dict)

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Container, TensorMeta
-from luce.loaders.fp8_names import FP8_TYPE, SCALE_NAMES, companions, scale_shapes
+from luce.loaders.fp8_names import (
+    FP8_TYPE,
+    SCALE_NAMES,
+    companions,
+    is_fp8,
+    scale_form,
+    scales_of,
+)
 from luce.loaders.hparams import HParams
 from luce.loaders.mapped import MappedTensors
 from luce.loaders.model_tensors import Shape, expert_form, model_tensors, stored_shape
@@ -71,7 +78,7 @@ def _check_one(tensors: MappedTensors, name: str, shape: Shape, source: object) 
             f"{source}: tensor {name!r} should be {list(shape)} by the hyper-parameters, but is "
             f"{list(meta.shape)}"
         )
-    if meta.type == FP8_TYPE and len(shape) == 2:
+    if is_fp8(meta):
         _check_scales(tensors, meta, source)
     elif meta.type not in DEQUANTIZERS:
         raise ModelFileError(
@@ -81,16 +88,15 @@ def _check_one(tensors: MappedTensors, name: str, shape: Shape, source: object) 
 
 
 def _check_scales(tensors: MappedTensors, meta: TensorMeta, source: object) -> None:
-    stem = meta.name.removesuffix("weight")
-    name = next((stem + each for each in SCALE_NAMES if stem + each in tensors), None)
-    if name is None:
+    scales = scales_of(tensors, meta.name)
+    if scales is None:
+        stem = meta.name.removesuffix("weight")
         raise ModelFileError(
             f"{source}: tensor {meta.name!r} has type {meta.type}, but its scales are missing "
             f"({' or '.join(stem + each for each in SCALE_NAMES)})"
         )
-    found = tensors.meta(name).shape
-    if found not in scale_shapes(name, meta.shape):
+    if scale_form(scales.shape, meta.shape) is None:
         raise ModelFileError(
-            f"{source}: tensor {name!r} is {list(found)}, which are no scales of {meta.name!r} "
-            f"{list(meta.shape)}"
+            f"{source}: tensor {scales.name!r} is {list(scales.shape)}, which are no scales of "
+            f"{meta.name!r} {list(meta.shape)}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,11 @@ class FileIdentity:
             return cls(tuple(_entry(each, each.stat()) for each in paths))
         except OSError as error:
             raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+
+    @property
+    def digest(self) -> str:
+        """Another for other files; to be kept where the whole would be too long."""
+        return hashlib.blake2b(repr(self.files).encode(), digest_size=16).hexdigest()
 
 
 def _entry(path: Path, status: os.stat_result) -> tuple[str, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from luce.loaders.hf_hparams import hf_hparams
 from luce.loaders.hf_text import hf_text_metadata
 from luce.loaders.hparams import HParams
 from luce.loaders.json_file import read_json_object
-from luce.loaders.mapped import describe_os_error
+from luce.loaders.mapped import MappedTensors, describe_os_error
 from luce.loaders.safetensors import SafetensorsModel
 from luce.loaders.unused import drop_unused, unused_notice
 
@@ -96,11 +97,21 @@ def read_text_metadata(path: Path) -> TextMetadata:
     if model_container(path) == "gguf":
         model, hparams, _ = _open_gguf(path)
         with contextlib.closing(model):
-            return gguf_text_metadata(model, hparams)
+            types = _weight_types(model.tensors)
+            return replace(gguf_text_metadata(model, hparams), weight_types=types)
     config = read_json_object(path / "config.json")
     folder, hparams, _ = _open_folder(path, config)
+    types = _weight_types(folder.tensors)
     folder.close()
-    return hf_text_metadata(path, config, hparams)
+    return replace(hf_text_metadata(path, config, hparams), weight_types=types)
+
+
+def _weight_types(tensors: MappedTensors) -> dict[str, int]:
+    """Bytes of each type, the largest first."""
+    sizes: Counter[str] = Counter()
+    for meta in tensors.metas():
+        sizes[meta.type] += meta.nbytes
+    return dict(sizes.most_common())
 
 
 def _tell_unused(path: Path, unused: Counter[str]) -> None:

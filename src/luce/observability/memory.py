@@ -1,7 +1,8 @@
-"""Memory of this process as the system counts it."""
+"""Memory of this process: as the system counts it, and what can be given back."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 
@@ -17,6 +18,13 @@ def resident_bytes() -> int | None:
 def peak_resident_bytes() -> int | None:
     """Most resident bytes so far; None where there is no /proc."""
     return _status_bytes("VmHWM")
+
+
+def trim_heap() -> None:
+    """Give back what the C library keeps of freed memory; nothing where it has no such call."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _status_bytes(field: str) -> int | None:

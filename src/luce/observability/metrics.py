@@ -133,6 +133,18 @@ STATE_CHECKPOINTS = _gauge(
 STATE_CHECKPOINTS_RESTORED = _worker_counter(
     "state_checkpoints_restored", "Prompts that went on from one."
 )
+EXPERT_TOKENS = _worker_counter(
+    "expert_tokens",
+    "Tokens that a mixture's experts have had, each as often as it was routed, in all layers.",
+)
+EXPERT_IMBALANCE = _gauge(
+    "expert_imbalance_ratio",
+    "Tokens of a layer's busiest expert by those of its mean one, 1 to the number of experts.",
+    ("model", "layer"),
+)
+EXPERTS_UNUSED = _gauge(
+    "experts_unused", "Experts of a layer that have had no token.", ("model", "layer")
+)
 PREEMPTIONS = _worker_counter("preemptions", "Times a request lost its KV blocks to others.")
 ENGINE_STEPS = _worker_counter("engine_steps", "Steps of the engine.")
 WORKER_RESTARTS = _worker_counter("worker_restarts", "Processes of this model after the first.")
@@ -201,6 +213,9 @@ _TABLE = (
     PREFIX_CACHE_HITS,
     STATE_CHECKPOINTS,
     STATE_CHECKPOINTS_RESTORED,
+    EXPERT_TOKENS,
+    EXPERT_IMBALANCE,
+    EXPERTS_UNUSED,
     PROMPT_TOKENS,
     GENERATION_TOKENS,
     PREEMPTIONS,

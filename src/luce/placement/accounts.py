@@ -18,8 +18,8 @@ class Accounts(Protocol):
     def unload(self, model: str) -> None:
         """It begins to give its memory back."""
 
-    def keep(self, model: str, retained_bytes: int) -> None:
-        """It is not resident any more and keeps so much."""
+    def keep(self, model: str, retained_bytes: int | None) -> None:
+        """It is not resident any more and keeps so much; None: not even its process."""
 
     def reopen(self, model: str) -> None:
         """It gave nothing back after all."""
@@ -44,7 +44,7 @@ class NoAccounts:
     def unload(self, model: str) -> None:
         """Nothing is booked."""
 
-    def keep(self, model: str, retained_bytes: int) -> None:
+    def keep(self, model: str, retained_bytes: int | None) -> None:
         """Nothing is booked."""
 
     def reopen(self, model: str) -> None:

@@ -6,7 +6,7 @@ Source: the amdgpu and amdkfd sysfs interfaces of Linux (kfd_topology.c, amdgpu_
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,6 +88,16 @@ class AmdDriver:
             return None
         free = max(0, total - used)
         return min(free, available_bytes(*self._host)) if _is_unified(node) else free
+
+    def process_bytes(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """By the driver's folder of each process that computes; of unified memory it tells a part
+        only."""
+        node = self._nodes[uuid]
+        if _is_unified(node):
+            return {}
+        folder = self._sysfs / _PROCESSES
+        found = {pid: _number(folder / str(pid) / f"vram_{node.gpu_id}") for pid in pids}
+        return {pid: count for pid, count in found.items() if count}
 
     def _gpu_nodes(self) -> Iterator[_Node]:
         folder = self._sysfs / _NODES

@@ -7,7 +7,7 @@ nothing in this package ever creates a compute context: that alone takes hundred
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -86,6 +86,16 @@ class Probe(Protocol):
 
     def sample(self, device_uuid: str) -> MemorySample | None:
         """Free memory of a device now; None if it cannot be known (0/0, gone, an error)."""
+
+
+class Attribution(Protocol):
+    """Asks drivers what single processes hold. Blocking, like `Probe`."""
+
+    def process_bytes(self, device_uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """Bytes of a device that each of these processes holds; without those nobody can say of.
+
+        A driver that sees another container's process ids than ours knows none of them.
+        """
 
 
 class Inventory:

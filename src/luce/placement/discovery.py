@@ -8,7 +8,7 @@ from pathlib import Path
 
 from luce.errors import UsageError
 from luce.placement.amd import AmdDriver
-from luce.placement.devices import Backend, Device, Inventory, Probe
+from luce.placement.devices import Attribution, Backend, Device, Inventory, Probe
 from luce.placement.driver import Driver, DriverProbe
 from luce.placement.host import HostDriver
 from luce.placement.inventory_file import InventoryFile
@@ -22,10 +22,12 @@ class Machine:
     Attributes:
         inventory: the devices.
         probe: asks for their free memory.
+        attribution: asks what single processes hold of it; None: nobody can say.
     """
 
     inventory: Inventory
     probe: Probe
+    attribution: Attribution | None = None
 
     def device(self, backend: Backend, index: int) -> Device:
         """The device of this name; one that no driver knows has no memory anybody can plan with."""
@@ -79,4 +81,4 @@ def look_around(sources: Sequence[Driver], budgets: Mapping[str, int]) -> Machin
     for missing in declared:
         found = ", ".join(device.id for device in devices) or "none"
         raise UsageError(f"--device-memory {missing}: no such device; devices found: {found}")
-    return Machine(Inventory(devices), probe)
+    return Machine(Inventory(devices), probe, probe)

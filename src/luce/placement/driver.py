@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from luce.placement.devices import Device, MemorySample
@@ -21,9 +21,12 @@ class Driver(Protocol):
     def free_bytes(self, uuid: str) -> int | None:
         """Free memory of one of them now; None if it cannot be known."""
 
+    def process_bytes(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """What these processes hold of one of them; see `Attribution`."""
+
 
 class DriverProbe:
-    """Asks the driver a device came from. Implements `Probe`.
+    """Asks the driver a device came from. Implements `Probe` and `Attribution`.
 
     Args:
         drivers: asked in order for their devices, once.
@@ -58,4 +61,16 @@ class DriverProbe:
                 "free memory is not known", extra={"device": device_uuid, "error": str(error)}
             )
             return None
-        return None if free is None else MemorySample(free, self._clock_ns())
+        # Less than nothing is no answer either.
+        return None if free is None or free < 0 else MemorySample(free, self._clock_ns())
+
+    def process_bytes(self, device_uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """See `Attribution`. What a driver that fails says of nobody is estimated by plans."""
+        driver = self._driver_of.get(device_uuid)
+        if driver is None or not pids:
+            return {}
+        try:
+            return driver.process_bytes(device_uuid, pids)
+        except Exception as error:
+            log.debug("processes are not known", extra={"device": device_uuid, "error": str(error)})
+            return {}

@@ -6,6 +6,7 @@ those it came in for. Here none does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,13 @@ from luce.placement.victims import Victim
 _MOVING = ("reserved", "loading", "draining", "unloading")
 _COUNTED = (*_MOVING, Residency.READY.value)
 _MAY_GO = (Residency.READY.value, Residency.SLEEPING.value)
+_HERE = {
+    Residency.READY.value: "it serves",
+    Residency.DRAINING.value: "it serves what it has, and gives way to another then",
+}
+_ENTERING = (Residency.RESERVED.value, Residency.LOADING.value)
+PRESENT = ("resident", "loading")
+"""Verdicts on models about which nothing is to be decided."""
 _MS_PER_S = 1000
 
 
@@ -32,6 +40,7 @@ class PoolRow(msgspec.Struct, kw_only=True):
     ours_bytes: int
     pending_bytes: int
     returning_bytes: int
+    visible_bytes: int | None = None
     margin_bytes: int
     pinned_bytes: int
     planned_bytes: dict[str, int]
@@ -48,6 +57,7 @@ class ModelRow(msgspec.Struct, kw_only=True):
     pinned: bool = False
     idle_ms: int = 0
     last_reinstate_ms: int | None = None
+    failed_retry_in_ms: int | None = None
 
 
 class ServerStatus(msgspec.Struct, kw_only=True):
@@ -81,7 +91,8 @@ class Explanation:
     """A decision in words.
 
     Attributes:
-        verdict: load, make room, wait or refuse.
+        verdict: load, make room, wait or refuse; of a model that is in already, or on its way,
+            what it is.
         victims: who gives way, in order.
         reason: why.
     """
@@ -93,6 +104,9 @@ class Explanation:
 
 def explain(question: Question, status: ServerStatus) -> Explanation:
     """The decision the server would take now."""
+    present = _present(question.name, status)
+    if present is not None:
+        return present
     rows = {row.device: row for row in status.devices}
     others = [model for model in status.models if model.id != question.name]
     moving = {model.id for model in others if model.residency_state in _MOVING}
@@ -112,6 +126,20 @@ def explain(question: Question, status: ServerStatus) -> Explanation:
         policy=question.policy,
     )
     return _describe(decide(candidate, room))
+
+
+def _present(name: str, status: ServerStatus) -> Explanation | None:
+    """What there is to say of a model about which nothing is to be decided; None of any other."""
+    row = next((row for row in status.models if row.id == name), None)
+    state = "" if row is None else row.residency_state
+    if row is not None and row.failed_retry_in_ms:
+        left_s = math.ceil(row.failed_retry_in_ms / _MS_PER_S)
+        return Explanation("refuse", (), f"it failed, and is not tried again for {left_s} s")
+    if state in _HERE:
+        return Explanation("resident", (), _HERE[state])
+    if state in _ENTERING:
+        return Explanation("loading", (), "it is being brought in")
+    return None
 
 
 def _describe(decision: Decision) -> Explanation:
@@ -136,6 +164,7 @@ def _state(row: PoolRow) -> PoolState:
         pending_bytes=row.pending_bytes,
         returning_bytes=row.returning_bytes,
         pinned_bytes=row.pinned_bytes,
+        visible_bytes=row.visible_bytes,
     )
 
 

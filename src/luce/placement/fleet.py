@@ -95,7 +95,7 @@ class Fleet:
         else:
             left = {"warm": record.devices, "partial": record.devices[1:]}.get(depth, ())
             record.kept = Kept(depth, left, outcome.retained_bytes)
-        self._accounts.keep(record.name, record.kept.nbytes if record.kept else 0)
+        self._accounts.keep(record.name, record.kept.nbytes if record.kept else None)
         self._settle(record)
 
     def _settle(self, record: ModelRecord) -> None:
@@ -108,7 +108,7 @@ class Fleet:
     def lost(self, record: ModelRecord) -> None:
         """Its process has ended: it keeps nothing any more."""
         record.kept, record.host_bytes = None, 0
-        self._accounts.keep(record.name, 0)
+        self._accounts.keep(record.name, None)
 
     # --- coming in -------------------------------------------------------------------------
 

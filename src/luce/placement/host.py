@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from luce.placement.devices import Device
-from luce.sizing.host_memory import CGROUP, MEMINFO, available_bytes, total_bytes
+from luce.sizing.host_memory import CGROUP, MEMINFO, available_bytes, own_bytes, total_bytes
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -26,11 +26,13 @@ class HostDriver:
         meminfo: Path = MEMINFO,
         cgroup: Path = CGROUP,
         cpuinfo: Path = _CPUINFO,
+        proc: Path = Path("/proc"),
     ) -> None:
         self._parts = sorted({0, *parts})
         self._meminfo = meminfo
         self._cgroup = cgroup
         self._cpuinfo = cpuinfo
+        self._proc = proc
 
     def devices(self) -> list[Device]:
         """One device for each part, all of the host's pool."""
@@ -51,6 +53,13 @@ class HostDriver:
     def free_bytes(self, uuid: str) -> int:
         """The machine's, whichever part is asked for."""
         return available_bytes(self._meminfo, self._cgroup)
+
+    def process_bytes(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """What these processes hold that is no file's; the machine's, so told of `cpu:0` alone."""
+        if uuid != "cpu:0":
+            return {}
+        found = {pid: own_bytes(self._proc / str(pid) / "status") for pid in pids}
+        return {pid: count for pid, count in found.items() if count}
 
     def _name(self) -> str:
         try:

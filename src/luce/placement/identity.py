@@ -28,6 +28,7 @@ MEMORY_OPTIONS = (
     "max_concurrency",
     "max_ctx",
     "prefix_cache",
+    "prefix_snapshot_bytes",
 )
 """The fields of `LoadSpec` that change how much memory is taken."""
 

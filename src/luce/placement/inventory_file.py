@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -66,6 +66,10 @@ class InventoryFile:
         found = {device.uuid: (device, free) for device, free in self._read()}
         device, free = found.get(uuid) or found["cpu:0"]
         return free if device.total_bytes else None
+
+    def process_bytes(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """A file knows no processes."""
+        return {}
 
     def _read(self) -> list[tuple[Device, int]]:
         tables = self._content().get("device")

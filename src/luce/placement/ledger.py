@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from luce.placement.samples import Samples
+from luce.placement.samples import FreeSample, Samples
 
 Phase = Literal["absent", "pending", "resident", "leaving"]
 
@@ -47,6 +47,8 @@ class PoolState:
         pending_bytes: promised to loads and not seen yet.
         returning_bytes: of `ours_bytes`, what is being given back.
         pinned_bytes: of `ours_bytes` and `pending_bytes`, what never gives way.
+        visible_bytes: what the driver sees of our models; what they were promised and do not use
+            yet is not in it. None: as `ours_bytes`.
     """
 
     pool: Pool
@@ -55,13 +57,15 @@ class PoolState:
     pending_bytes: int
     returning_bytes: int
     pinned_bytes: int
+    visible_bytes: int | None = None
 
     @property
     def external_bytes(self) -> int:
         """What others have taken; 0 while nobody knows."""
         if self.free_bytes is None:
             return 0
-        return max(0, self.pool.total_bytes - self.free_bytes - self.ours_bytes)
+        visible = self.ours_bytes if self.visible_bytes is None else self.visible_bytes
+        return max(0, self.pool.total_bytes - self.free_bytes - visible)
 
     @property
     def avail_bytes(self) -> int | None:
@@ -90,10 +94,25 @@ class _Account:
     came_from: Phase = "resident"
     """Where it is again if it gives nothing back."""
 
-    def pending(self, pool: str) -> int:
+    def counted(self, pool: str, seen: int | None) -> int:
+        """What counts as its own: of a resident its charge, or what it was seen to take if that is
+        more; of a load what shows, but never more than was promised.
+
+        Args:
+            pool: its name.
+            seen: what the driver says it holds; None: it does not say.
+        """
+        held = self.held.get(pool, 0)
+        if seen is None or self.phase not in ("pending", "resident"):
+            return held
+        most = seen if self.phase == "resident" else self.plan.get(pool, 0)
+        return max(held, min(seen, most))
+
+    def pending(self, pool: str, seen: int | None) -> int:
+        """What was promised and does not show; never counted in both terms."""
         if self.phase != "pending":
             return 0
-        return max(0, self.plan.get(pool, 0) - self.held.get(pool, 0))
+        return max(0, self.plan.get(pool, 0) - self.counted(pool, seen))
 
 
 class Ledger:
@@ -105,17 +124,21 @@ class Ledger:
         plans: Mapping[str, Mapping[str, int]],
         samples: Samples,
         pinned: Iterable[str] = (),
+        rests: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         """Args:
         pools: all memory there is.
         plans: bytes by pool of each model.
         samples: what drivers say; told of each move.
         pinned: models that never give way.
+        rests: bytes by pool of each model's process while the model is evicted, beside what it
+            says it keeps.
         """
         self.pools = {pool.name: pool for pool in pools}
         never = set(pinned)
         self._accounts = {name: _Account(plan, name in never) for name, plan in plans.items()}
         self._samples = samples
+        self._rests = rests or {}
         for plan in plans.values():
             _check_bytes(plan)
 
@@ -134,16 +157,6 @@ class Ledger:
         account = self._move(model, "absent", "pending")
         account.kept = dict(account.held)
 
-    def see(self, model: str, pool: str, nbytes: int) -> None:
-        """So much of a load shows in what drivers say; never counted in both terms."""
-        account = self._accounts[model]
-        if account.phase != "pending":
-            return
-        shown = min(nbytes, account.plan.get(pool, 0))
-        account.held[pool] = max(shown, account.held.get(pool, 0))
-        # An older sample does not show it: what left `pending` would be counted in neither term.
-        self._samples.moved()
-
     def settle(self, model: str, charge: Mapping[str, int]) -> None:
         """It is resident: it counts with what it takes, never with less than was planned."""
         _check_bytes(charge)
@@ -159,16 +172,19 @@ class Ledger:
         account.came_from, account.phase = account.phase, "leaving"
         self._samples.moved()
 
-    def keep(self, model: str, retained_bytes: int) -> None:
-        """It is not resident any more and keeps so much, on its first pool."""
-        if retained_bytes < 0:
+    def keep(self, model: str, retained_bytes: int | None) -> None:
+        """It is not resident any more and keeps so much, on its first pool; None: its process has
+        ended."""
+        if retained_bytes is not None and retained_bytes < 0:
             raise LedgerError(f"{model} keeps {retained_bytes} bytes")
         account = self._accounts[model]
         if account.phase not in ("leaving", "absent"):
             raise LedgerError(f"{model} cannot be out of memory while it is {account.phase}")
         first = next(iter(account.plan), None)
         account.phase = "absent"
-        account.held = {first: retained_bytes} if first is not None and retained_bytes else {}
+        account.held = {} if retained_bytes is None else dict(self._rests.get(model, {}))
+        if first is not None and retained_bytes:
+            account.held[first] = account.held.get(first, 0) + retained_bytes
         self._samples.moved()
 
     def reopen(self, model: str) -> None:
@@ -214,18 +230,22 @@ class Ledger:
             pool: its name.
             max_age_s: see `Samples.free`.
         """
-        known = [self._samples.free(device, max_age_s) for device in self.pools[pool].devices]
-        seen = [free for free in known if free is not None]
-        accounts = self._accounts.values()
+        samples = [self._samples.latest(device, max_age_s) for device in self.pools[pool].devices]
+        known = [each.free_bytes for each in samples if each is not None]
+        free = [each for each in known if each is not None]
+        seen = _seen(samples)
+        accounts = [(a, seen.get(name)) for name, a in self._accounts.items()]
+        counted = [(a, a.counted(pool, shown), shown) for a, shown in accounts]
         return PoolState(
             pool=self.pools[pool],
-            free_bytes=min(seen) if len(seen) == len(known) else None,
-            ours_bytes=sum(a.held.get(pool, 0) for a in accounts),
-            pending_bytes=sum(a.pending(pool) for a in accounts),
-            returning_bytes=sum(a.held.get(pool, 0) for a in accounts if a.phase == "leaving"),
+            free_bytes=min(free) if len(free) == len(samples) else None,
+            ours_bytes=sum(count for _, count, _ in counted),
+            pending_bytes=sum(a.pending(pool, shown) for a, shown in accounts),
+            returning_bytes=sum(count for a, count, _ in counted if a.phase == "leaving"),
             pinned_bytes=sum(
-                a.held.get(pool, 0) + a.pending(pool) for a in accounts if a.is_pinned
+                count + a.pending(pool, shown) for a, count, shown in counted if a.is_pinned
             ),
+            visible_bytes=sum(count if shown is None else shown for _, count, shown in counted),
         )
 
     def devices(self) -> Sequence[Mapping[str, Any]]:
@@ -233,11 +253,13 @@ class Ledger:
         return [_row(self.state(pool)) | self._shares(pool) for pool in self.pools]
 
     def _shares(self, pool: str) -> dict[str, Any]:
-        """What each model was planned to take of a pool, and holds."""
+        """What each model was planned to take of a pool, holds, and is seen to hold."""
+        seen = _seen(self._samples.latest(device) for device in self.pools[pool].devices)
         accounts = {name: a for name, a in self._accounts.items() if pool in {**a.plan, **a.held}}
         return {
             "planned_bytes": {name: a.plan.get(pool, 0) for name, a in accounts.items()},
             "held_bytes": {name: a.held.get(pool, 0) for name, a in accounts.items()},
+            "seen_bytes": dict(seen),
         }
 
     def check(self) -> None:
@@ -257,6 +279,15 @@ class Ledger:
                 raise LedgerError(f"{name} holds bytes of {unknown}, which is no pool")
 
 
+def _seen(samples: Iterable[FreeSample | None]) -> dict[str, int]:
+    """What drivers say each model holds, over the devices of a pool."""
+    seen: dict[str, int] = {}
+    for sample in samples:
+        for model, count in {} if sample is None else sample.shares.items():
+            seen[model] = seen.get(model, 0) + count
+    return seen
+
+
 def _check_bytes(amounts: Mapping[str, int]) -> None:
     for pool, nbytes in amounts.items():
         if nbytes < 0:
@@ -269,6 +300,7 @@ def _row(state: PoolState) -> dict[str, Any]:
         "total_bytes": state.pool.total_bytes,
         "free_bytes": state.free_bytes,
         "ours_bytes": state.ours_bytes,
+        "visible_bytes": state.visible_bytes,
         "external_bytes": state.external_bytes,
         "pending_bytes": state.pending_bytes,
         "returning_bytes": state.returning_bytes,

@@ -71,10 +71,12 @@ class FrozenSizes:
     Attributes:
         max_ctx: longest sequence in tokens.
         kv_pool_tokens: tokens the KV cache holds.
+        prefix_snapshot_bytes: host memory for copies of prefixes; None: the worker finds out.
     """
 
     max_ctx: int
     kv_pool_tokens: int
+    prefix_snapshot_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,8 @@ class MemoryPlan:
         identity: what it was made for.
         devices: by UUID, in the order of `identity.device_uuids`. Empty if and only if `result` is
             "unknown".
-        host: of the machine's memory, beside what stands on a device of the host's pool.
+        host: of the machine's memory, beside what stands on a device of the host's pool: the
+            process, copies of prefixes (`kv`) and parked weights (`weights`).
         result: whether the bytes hold.
         sizes: what the worker is told; None unless `result` is "ok".
         problem: why the result is not "ok", as a sentence.

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,9 @@ from luce.placement.visibility import CUDA_VARIABLES, visible_order
 from luce.sizing.host_memory import available_bytes, total_bytes
 
 log = logging.getLogger(__name__)
+
+_NOT_AVAILABLE = 1 << 62
+"""NVML has -1 in 64 bits without a sign for what it does not tell; bindings differ in that."""
 
 
 class NvidiaDriver:
@@ -50,6 +53,16 @@ class NvidiaDriver:
             return available_bytes()
         memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handles[uuid])
         return int(memory.free) if memory.total else None
+
+    def process_bytes(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
+        """By the driver's list of processes that compute; some systems keep the bytes to
+        themselves."""
+        found: dict[int, int] = {}
+        for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid]):
+            used = process.usedGpuMemory
+            if process.pid in pids and isinstance(used, int) and 0 < used < _NOT_AVAILABLE:
+                found[process.pid] = found.get(process.pid, 0) + used
+        return found
 
     def _open(self) -> bool:
         if self._nvml is None:

@@ -15,7 +15,7 @@ import msgspec
 from luce.kv.spec import checkpoint_slots
 from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.opening import open_checkpoint
-from luce.placement.devices import Device
+from luce.placement.devices import HOST_POOL, Device
 from luce.placement.identity import plan_identity
 from luce.placement.memory_plan import DevicePlan, FrozenSizes, MemoryPlan
 from luce.protocol.messages import LoadSpec
@@ -23,6 +23,7 @@ from luce.sizing.cpu_kernels import keeps_tiles
 from luce.sizing.element_types import ELEMENT_BYTES, KV_TYPE_OF, resolve_dtype_name
 from luce.sizing.geometry import kv_spec, state_spec, typed_spec
 from luce.sizing.model_sizes import DEFAULT_MAX_CTX, ModelGeometry, Room, Sizing, size_model
+from luce.sizing.snapshots import SnapshotSizes, automatic_bytes
 from luce.sizing.steps import device_step_bytes
 from luce.units import format_bytes
 
@@ -46,11 +47,16 @@ class PlanRequest:
         device: where the model goes.
         free_bytes: what it could take there if no other model of ours were on the device, less
             the margin: sizes whatever nobody gave a size. None = all the device has.
+        host_free_bytes: of the machine's memory, likewise; None = nobody knows, and what prefixes
+            may take there by themselves is not planned.
+        parked_bytes: host memory there is for weights of models that are swapped out.
     """
 
     spec: LoadSpec
     device: Device
     free_bytes: int | None = None
+    host_free_bytes: int | None = None
+    parked_bytes: int = 0
 
     @property
     def is_on_cpu(self) -> bool:
@@ -94,9 +100,8 @@ def plan_checkpoint(checkpoint: Checkpoint, request: PlanRequest) -> MemoryPlan:
     sizing = _sizing(geometry, request)
     parts = _device_plan(sizing, request)
     devices = {device.uuid: parts}
-    # A process stands on the host, wherever its model is.
-    process = PROCESS_BYTES if request.is_on_cpu else DEVICE_PROCESS_BYTES
-    host = DevicePlan(overhead_bytes=process)
+    snapshots = _snapshot_bytes(sizing, geometry, request)
+    host = _host_plan(sizing, snapshots or 0, request)
     if parts.total_bytes > request.ceiling_bytes:
         return MemoryPlan(
             identity=identity,
@@ -113,6 +118,7 @@ def plan_checkpoint(checkpoint: Checkpoint, request: PlanRequest) -> MemoryPlan:
         sizes=FrozenSizes(
             max_ctx=sizing.max_ctx,
             kv_pool_tokens=sizing.num_blocks * request.spec.block_tokens,
+            prefix_snapshot_bytes=snapshots,
         ),
         warnings=tuple(_warnings(sizing, checkpoint.hparams.context_length, request)),
     )
@@ -123,7 +129,10 @@ def frozen_spec(spec: LoadSpec, plan: MemoryPlan) -> LoadSpec:
     if plan.sizes is None:
         return spec
     return msgspec.structs.replace(
-        spec, max_ctx=plan.sizes.max_ctx, kv_pool_tokens=plan.sizes.kv_pool_tokens
+        spec,
+        max_ctx=plan.sizes.max_ctx,
+        kv_pool_tokens=plan.sizes.kv_pool_tokens,
+        prefix_snapshot_bytes=plan.sizes.prefix_snapshot_bytes,
     )
 
 
@@ -195,6 +204,40 @@ def _device_plan(sizing: Sizing, request: PlanRequest) -> DevicePlan:
         compute_bytes=compute,
         overhead_bytes=_context(request),
     )
+
+
+def _host_plan(sizing: Sizing, snapshot_bytes: int, request: PlanRequest) -> DevicePlan:
+    """A process stands on the host, wherever its model is, and what is kept there beside it."""
+    if request.is_on_cpu:
+        # A CPU's weights stay where they are when it is swapped out.
+        return DevicePlan(overhead_bytes=PROCESS_BYTES, kv_bytes=snapshot_bytes)
+    is_parked = sizing.weights_bytes <= request.parked_bytes
+    return DevicePlan(
+        weights_bytes=sizing.weights_bytes if is_parked else 0,
+        kv_bytes=snapshot_bytes,
+        overhead_bytes=DEVICE_PROCESS_BYTES,
+    )
+
+
+def _snapshot_bytes(sizing: Sizing, geometry: ModelGeometry, request: PlanRequest) -> int | None:
+    """Host memory for prefixes; by itself never what the model itself needs. None: unknown."""
+    spec = request.spec
+    if not spec.prefix_cache:
+        return 0
+    if spec.prefix_snapshot_bytes is not None or request.host_free_bytes is None:
+        return spec.prefix_snapshot_bytes
+    sizes = SnapshotSizes(
+        max_ctx=sizing.max_ctx,
+        block_bytes=geometry.kv.bytes_per_block,
+        block_tokens=spec.block_tokens,
+        max_rows=spec.max_concurrency,
+        state=geometry.state if geometry.num_checkpoints else None,
+    )
+    wanted = automatic_bytes(sizes, request.host_free_bytes, spec.num_models)
+    if request.device.pool != HOST_POOL:
+        return wanted
+    left = _room(request) - _needed(sizing, request) - PROCESS_BYTES
+    return max(0, min(wanted, left))
 
 
 def _context(request: PlanRequest) -> int:

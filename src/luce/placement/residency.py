@@ -96,6 +96,7 @@ class ModelRecord:
         kept: what it holds while it is not resident; None: nothing, and it has no process.
         weight_bytes: its parameters on devices, as it said itself; 0 until then.
         host_bytes: its parameters in host memory.
+        plan: bytes it was planned to take, by place and part; empty: nobody knows.
         charge: bytes on each device that count as its own while it is resident.
         cohort: of those who waited when it came in, the ones not served yet.
         problem: why it failed last; empty after a success.
@@ -118,6 +119,7 @@ class ModelRecord:
     kept: Kept | None = None
     weight_bytes: int = 0
     host_bytes: int = 0
+    plan: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
     charge: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     cohort: int = 0
     problem: str = ""

@@ -33,7 +33,10 @@ TURN_FACTOR = 2
 """Unless somebody says otherwise, a model with work stays so many times as long as its swap took:
 then less than half of the time goes into swaps..."""
 LONGEST_TURN_S = 5.0
-"""...but not longer than this."""
+"""...but not longer than this..."""
+SHORTEST_TURN_S = 0.2
+"""...nor shorter: where weights stay in host memory a swap takes milliseconds, but what runs behind
+it finds cold caches and batches that fell apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,8 @@ class DeviceTurns:
         """How long it stays once it came in, as long as it has work."""
         if self._options.min_residency_s is not None:
             return self._options.min_residency_s
-        return min(LONGEST_TURN_S, TURN_FACTOR * model.swap_ms / _MS_PER_S)
+        by_swap_s = TURN_FACTOR * model.swap_ms / _MS_PER_S
+        return min(LONGEST_TURN_S, max(SHORTEST_TURN_S, by_swap_s))
 
     def _evictions(
         self,

@@ -86,9 +86,16 @@ class FrameDecoder(Generic[Message]):
         """
         if self._error is not None:
             raise self._error
-        self._buffer += data
         try:
-            return self._take()
+            if self._buffer:
+                self._buffer += data
+                messages, num_used = self._take(self._buffer)
+                del self._buffer[:num_used]
+            else:
+                messages, num_used = self._take(data)
+                if num_used < len(data):
+                    self._buffer += data[num_used:]
+            return messages
         except FrameError as error:
             self._error = error
             self._buffer.clear()
@@ -103,10 +110,11 @@ class FrameDecoder(Generic[Message]):
         if self._error is None and self._buffer:
             raise FrameTruncated(f"The peer closed {len(self._buffer)} bytes into a frame.")
 
-    def _take(self) -> list[Message]:
+    def _take(self, data: bytes | bytearray | memoryview) -> tuple[list[Message], int]:
+        """Decode the whole frames, where they are; also says how many bytes they have."""
         messages: list[Message] = []
         start = 0
-        with memoryview(self._buffer) as view:
+        with memoryview(data) as view:
             while (body := start + _HEADER.size) <= len(view):
                 (size,) = _HEADER.unpack_from(view, start)
                 if size > MAX_FRAME_BYTES:
@@ -117,8 +125,7 @@ class FrameDecoder(Generic[Message]):
                     break
                 messages.append(self._decode(view[body : body + size]))
                 start = body + size
-        del self._buffer[:start]
-        return messages
+        return messages, start
 
     def _decode(self, body: memoryview) -> Message:
         with body:

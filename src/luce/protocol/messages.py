@@ -52,6 +52,8 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Host memory for prefixes that the device has no room for; 0: they are lost."""
     num_models: int = 1
     """That share the host's memory."""
+    files: str = ""
+    """`FileIdentity.digest` of what was planned; empty: whatever the files are."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,10 @@ class WorkerStats(msgspec.Struct, frozen=True, kw_only=True):
     restored_checkpoints: int = 0
     preemptions: int = 0
     rss_bytes: int = 0
+    num_experts: int = 0
+    """Of each layer with a mixture; 0: the model has none."""
+    expert_loads: bytes = b""
+    """Tokens each expert has had, int64 little-endian, layer by layer; at most 5 s old."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,10 +61,21 @@ class CheckpointPlanner:
         """
         end = seq.num_scheduled + num_tokens
         if seq.status is SequenceStatus.DECODE:
-            is_wanted = self._kv.states.is_used and end % self._interval(end) == 0
-        else:
-            is_wanted = seq.marks is not None and end in seq.marks
+            return self._reserve_behind_output(seq, end)
+        is_wanted = seq.marks is not None and end in seq.marks
         return self._kv.states.reserve(seq.table, end) if is_wanted else None
+
+    def _reserve_behind_output(self, seq: TokenSequence, end: int) -> int | None:
+        """Now and then for good, and at each block for as long as it is the last.
+
+        Any token may be an answer's last, and the next turn of a chat goes on from there.
+        """
+        states = self._kv.states
+        if not states.is_used or end % self._kv.block_tokens:
+            return None
+        if end % self._interval(end) == 0:
+            return states.reserve(seq.table, end)
+        return states.follow(seq.table, end)
 
     def _own_positions(self, seq: TokenSequence) -> list[int]:
         """Where a prompt wants checkpoints for its own sake, ascending."""

@@ -143,16 +143,14 @@ class Sequence:
 
     @property
     def awaits_itself(self) -> bool:
-        """Whether its next token cannot be chosen before the one under way is known.
+        """Whether its next step cannot be planned before the token under way is known.
 
-        That is so with a grammar, and with open reasoning that has reached its budget.
+        That is so with open reasoning that has reached its budget. A grammar waits in the engine.
         """
         is_going_on = self.status is SequenceStatus.DECODE and self.wants_token
-        if not self.num_unresolved or not is_going_on:
+        if not self.num_unresolved or not is_going_on or self.watch is None:
             return False
-        next_index = self.num_output_tokens + self.num_unresolved
-        is_due = self.watch is not None and self.watch.needs_past(next_index)
-        return is_due or self.sampling.grammar is not None
+        return self.watch.needs_past(self.num_output_tokens + self.num_unresolved)
 
     @property
     def table(self) -> BlockTable:

@@ -35,6 +35,7 @@ class FakeResidency:
         self._pending: wire.Control | None = None
         self._due = 0.0
         self._is_held = False
+        self._parked_bytes = 0
 
     @property
     def due(self) -> float | None:
@@ -68,7 +69,11 @@ class FakeResidency:
             self._failures_left -= 1
             return wire.ControlDone(control.op_id, self._script.reinstate_error)
         self.is_evicted = False
-        return wire.ControlDone(control.op_id, duration_ms=round(self._script.reinstate_s * 1000))
+        return wire.ControlDone(
+            control.op_id,
+            host_bytes=self._parked_bytes if self._script.keeps_parked else 0,
+            duration_ms=round(self._script.reinstate_s * 1000),
+        )
 
     def _evicted(self, control: wire.Control) -> wire.ControlDone:
         if self._refusals_left:
@@ -76,10 +81,11 @@ class FakeResidency:
             return wire.ControlDone(control.op_id, self._script.evict_error)
         self.is_evicted = True
         weights = self._script.weights_bytes
+        self._parked_bytes = weights if control.level == "host" else 0
         return wire.ControlDone(
             control.op_id,
             retained_bytes=weights if control.level in ("warm", "partial") else 0,
-            host_bytes=weights if control.level == "host" else 0,
+            host_bytes=self._parked_bytes,
             duration_ms=round(self._script.evict_s * 1000),
             snapshots_lost=self._script.snapshots_lost,
         )

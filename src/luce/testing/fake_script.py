@@ -46,6 +46,8 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         late_cancel: a cancelled request retires with its next step instead of at once, as in an
             engine; one that waits for `release` then waits for that.
         fail_error: class name of `luce.errors`; each request fails with it after its tokens.
+        load_s: how long loading takes.
+        load_until_file: loading ends once this file is there; empty: by itself.
         load_error: class name of `luce.errors`; loading ends in a fatal Fault with it.
         refuse_next: how many submissions are refused with the three fields after it.
         crash: when the worker dies; `crash_tokens` is the k of "tokens".
@@ -60,6 +62,7 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         evict_s, reinstate_s: how long these take.
         hold_controls: of "evict" and "reinstate", those that wait for `release_control`.
         refuse_evict: how many evictions are refused, with `evict_error`.
+        keeps_parked: weights parked in host memory stay there while the model serves.
         fail_reinstate: how many reinstatements fail, with `reinstate_error`.
         snapshots_lost: what each eviction says it could not keep.
     """
@@ -74,6 +77,7 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     num_layers: int = 24
     hidden_size: int = 3
     load_s: float = 0.0
+    load_until_file: str = ""
     load_error: str = ""
     load_message: str = "the fake model does not load."
     reply: list[int] | None = None
@@ -102,6 +106,7 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     hold_controls: list[ControlOp] = []
     refuse_evict: int = 0
     evict_error: str = "the fake model stays."
+    keeps_parked: bool = False
     fail_reinstate: int = 0
     reinstate_error: str = "the fake model does not come back."
     snapshots_lost: int = 0

@@ -84,6 +84,7 @@ class FakeSession:
         self._stop_at: float | None = None
         self._is_draining = False
         self._stopped_reading = threading.Event()
+        self._is_deserted = threading.Event()
 
     @property
     def in_flight(self) -> int:
@@ -126,6 +127,7 @@ class FakeSession:
                     self.inbox.put(message)
                 if self._script.stall_reading:
                     self._stopped_reading.wait()
+        self._is_deserted.set()
         self.inbox.put(_Closed())
 
     def _send(self, message: wire.ToListener) -> None:
@@ -139,7 +141,7 @@ class FakeSession:
             raise _SessionEnded
         self._maybe_crash("load")
         self._send(wire.LoadProgress("weights", 0, 100))
-        time.sleep(self._script.load_s)
+        self._take_load_time()
         if self._script.load_error and self._is_first_time():
             self._send(wire.Fault(self._script.load_error, self._script.load_message, True))
             raise _SessionEnded
@@ -158,6 +160,12 @@ class FakeSession:
             hidden_size=self._script.hidden_size,
         )
         self._send(ready)
+
+    def _take_load_time(self) -> None:
+        time.sleep(self._script.load_s)
+        awaited = self._script.load_until_file
+        while awaited and not Path(awaited).exists() and not self._is_deserted.wait(0.005):
+            pass
 
     def _next_message(self) -> wire.ToWorker:
         item = self.inbox.get()

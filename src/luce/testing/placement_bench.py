@@ -204,6 +204,12 @@ class World:
     def used(self, pool: str) -> int:
         return sum(held.get(pool, 0) for held in self.real.values())
 
+    def shares(self, pool: str) -> dict[str, int]:
+        """What the driver says of our processes."""
+        if pool in self.silent:
+            return {}
+        return {name: held[pool] for name, held in self.real.items() if pool in held}
+
     def free(self, pool: str) -> int | None:
         if pool in self.silent:
             return None
@@ -212,7 +218,12 @@ class World:
 
 class ByteBench(Bench):
     """Models that load on demand; nothing is resident at first, and loads allocate at their end
-    unless a test says otherwise."""
+    unless a test says otherwise.
+
+    Attributes:
+        world: what devices hold.
+        attributes: drivers say what each process holds.
+    """
 
     def __init__(
         self,
@@ -226,6 +237,7 @@ class ByteBench(Bench):
     ) -> None:
         clock = Clock()
         self.world = World(dict(total))
+        self.attributes = False
         self.samples = Samples(clock)
         pools = [Pool(name, (name,), size, margin) for name, size in total.items()]
         self.ledger = Ledger(pools, plans, self.samples, pinned)
@@ -250,7 +262,8 @@ class ByteBench(Bench):
 
     def sample(self, devices: tuple[str, ...]) -> None:
         for device in devices:
-            self.samples.put(device, self.world.free(device), self.samples.epoch)
+            shares = self.world.shares(device) if self.attributes else {}
+            self.samples.put(device, self.world.free(device), self.samples.epoch, shares)
 
     def allocate(self, name: str, share: float = 1.0) -> None:
         """A process takes this share of its plan."""

@@ -45,6 +45,7 @@ class Answer:
         trail: follows the answer's tokens; None: no log probabilities are wanted.
 
     Attributes:
+        is_only_text: all that is fed is content, and nothing in it is looked for.
         has_calls: there are complete calls.
     """
 
@@ -54,6 +55,7 @@ class Answer:
         self._tools = form.tools
         self._trail = trail
         self._num_fed = 0
+        self.is_only_text = not (stops or form.tools or form.channels or trail)
         self._splitter: ChannelSplitter | None = None
         if form.channels is not None:
             self._splitter = ChannelSplitter(

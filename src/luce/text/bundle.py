@@ -74,6 +74,7 @@ class TextBundle:
         tool_syntax: how the model writes calls; others are understood as well.
         output_grammar: writes the grammars of what requests force.
         thinking: budgets of its reasoning, and its card.
+        weight_types: bytes of the stored weights of each type.
     """
 
     name: str
@@ -91,6 +92,7 @@ class TextBundle:
     tool_syntax: ToolSyntax
     output_grammar: OutputGrammar
     thinking: Thinking
+    weight_types: Mapping[str, int]
 
     @classmethod
     def load(
@@ -146,6 +148,7 @@ class TextBundle:
             tool_syntax=syntax,
             output_grammar=OutputGrammar(tokenizer, syntax, check),
             thinking=thinking,
+            weight_types=meta.weight_types,
         )
 
     def prepare(self, call: GenerationCall, limit: int | None = None) -> PreparedPrompt:
@@ -173,7 +176,9 @@ class TextBundle:
             raise InvalidRequest("The messages or tools are nested too deeply") from error
         ids = self._with_bos(self.tokenizer.encode_with_specials(rendered, sentinel, limit))
         if not ids:
-            raise TemplateError("The chat template renders these messages to an empty prompt")
+            raise TemplateError(
+                "The chat template renders these messages to an empty prompt", param="messages"
+            )
         channels = self.channels if call.reasoning is not None else None
         in_reasoning = channels is not None and ends_in_reasoning(channels, rendered)
         tools = _callable_tools(call)

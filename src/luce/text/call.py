@@ -78,6 +78,8 @@ class ToolSpec:
     Attributes:
         parameters: JSON schema of the arguments, an object's.
         is_strict: arguments are held to the schema while they are sampled.
+        input_grammar: what its one argument, a text, follows besides; only of a strict tool whose
+            schema has that one property.
         is_deferred: a message tells of it; it is left out where the prompt lists tools.
     """
 
@@ -86,6 +88,7 @@ class ToolSpec:
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     is_strict: bool = False
     is_deferred: bool = False
+    input_grammar: LarkFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)

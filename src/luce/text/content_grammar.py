@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from luce.text.call import AnswerFormat, JsonFormat, RegexFormat
+from luce.text.call import AnswerFormat, JsonFormat, LarkFormat, RegexFormat
 from luce.text.grammar_check import GrammarCheck
 from luce.text.json_grammar import json_rule, read_schema
 from luce.text.lark import LarkWriter, pattern
+from luce.text.lark_in_json import in_json
 from luce.text.regex_check import regex_fault
 from luce.text.schema_error import SchemaError
 from luce.text.schema_width import steps, wide_parts
@@ -47,8 +48,21 @@ def content_rule(lark: LarkWriter, form: AnswerFormat, check: GrammarCheck) -> s
         if fault is not None:
             raise SchemaError((), fault)
         return lark.rule(pattern(form.pattern))
-    _check_lark(form.source, check)
+    check_lark(form.source, check)
     return lark.rule(f"%lark {{\n{form.source}\n}}")
+
+
+def input_rule(lark: LarkWriter, form: LarkFormat, check: GrammarCheck) -> str:
+    """A rule for the insides of a JSON string that follows a client's grammar, which compiles.
+
+    Raises:
+        SchemaError: no such string can be held to it.
+    """
+    source = in_json(form.source)
+    fault = check.fault(f'start: "\\"" r "\\""\nr: %lark {{\n{source}\n}}\n')
+    if fault is not None:
+        raise SchemaError((), f"{fault}, as part of a call")
+    return lark.rule(f"%lark {{\n{source}\n}}")
 
 
 def noun(form: AnswerFormat) -> str:
@@ -129,7 +143,12 @@ def json_path(path: tuple[str, ...]) -> str:
     return "$" + "".join(step.replace("'", '"') if step[0] == "[" else step for step in steps)
 
 
-def _check_lark(source: str, check: GrammarCheck) -> None:
+def check_lark(source: str, check: GrammarCheck) -> None:
+    """Try a client's grammar.
+
+    Raises:
+        SchemaError: it has errors, or is too large.
+    """
     bare = _QUOTED.sub("", source)
     num_operators = bare.count("&") + bare.count("~")
     if len(source) > MAX_LARK_CHARS:
@@ -139,9 +158,7 @@ def _check_lark(source: str, check: GrammarCheck) -> None:
     elif num_operators > MAX_LARK_OPERATORS:
         fault = f"more than {MAX_LARK_OPERATORS} of the operators & and ~"
     elif _NESTED.search(source):
-        fault = (
-            "%json, %lark, %regex and %llguidance are not supported; response_format has schemas"
-        )
+        fault = "%json, %lark, %regex and %llguidance are not supported"
     elif not _START.search(source):
         fault = "there is no rule named start"
     else:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from luce.text.tokenizer import Tokenizer
 
-_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
-
 
 class Detokenizer:
     """Text of one output, fed in any portions; the portions do not change the text.
@@ -27,25 +25,26 @@ class Detokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._silent_ids = tokenizer.special_ids.difference(voiced_ids).union(silent_ids)
-        self._decoder = _Utf8Decoder("replace")
+        self._unfinished = b""
         self._at_start = tokenizer.leading_space
 
     def feed(self, token_ids: Iterable[int]) -> str:
         """The characters these tokens complete; may be empty."""
-        data = b"".join(
-            self._tokenizer.token_bytes(token_id)
-            for token_id in token_ids
-            if token_id not in self._silent_ids
-        )
+        data = self._unfinished
+        for token_id in token_ids:
+            if token_id not in self._silent_ids:
+                data += self._tokenizer.token_bytes(token_id)
         if self._at_start and data:
             self._at_start = False
             data = data.removeprefix(b" ")
-        return self._decoder.decode(data)
+        text, num_used = codecs.utf_8_decode(data, "replace", False)
+        self._unfinished = data[num_used:]
+        return text
 
     @property
     def is_inside_character(self) -> bool:
         """Whether bytes of an unfinished character are held."""
-        return bool(self._decoder.getstate()[0])
+        return bool(self._unfinished)
 
     def token_bytes(self, token_id: int) -> bytes:
         """All bytes of a token, whether or not they are shown."""
@@ -53,4 +52,4 @@ class Detokenizer:
 
     def flush(self) -> None:
         """The output has ended: forget the bytes of a character that was cut off."""
-        self._decoder.reset()
+        self._unfinished = b""

@@ -11,8 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterable
 
-import llguidance
-
 ANY_TEXT = "/(?s:.*)/"
 
 _SPECIAL = frozenset("\\.+*?()|[]{}^$#&-~/")
@@ -103,6 +101,8 @@ def pattern(expression: str, *, is_ascii: bool = False) -> str:
         expression: in Rust's syntax.
         is_ascii: digits and words are ASCII's, as JSON schemas mean them.
     """
+    import llguidance  # Takes 6 MB, which servers without such requests do not need.
+
     return f"/{llguidance.regex_to_lark(expression, 'dw' if is_ascii else '')}/"
 
 

@@ -16,10 +16,12 @@ from luce.protocol.sampling import GrammarSpec
 from luce.text.call import AnswerFormat, GenerationCall, NamedTool, ToolSpec
 from luce.text.channels import ChannelSpec, ends_in_reasoning
 from luce.text.content_grammar import (
+    check_lark,
     check_wide_parts,
     content_fault,
     content_rule,
     faulty_part,
+    input_rule,
     json_path,
     noun,
     schema_source,
@@ -99,7 +101,7 @@ def grammar_order(
     has_strict = any(tool.is_strict for tool in tools)
     if not order.must_call and not has_strict and order.content is None:
         return None
-    schemas = (order.content, *(tool.parameters for tool in tools))
+    schemas = (order.content, *((tool.parameters, tool.input_grammar) for tool in tools))
     return replace(order, num_chars=sum(len(repr(schema)) for schema in schemas))
 
 
@@ -170,7 +172,7 @@ class OutputGrammar:
         call, form = order.call, self._form
         # A client that names a tool gets one call of it.
         is_single = not call.parallel_tool_calls or isinstance(call.tool_choice, NamedTool)
-        forced = list(self._forced(order))
+        forced = list(self._forced(lark, order))
         calls = form.calls(lark, forced, is_single=is_single)
         if order.must_call or call.answer_format is not None:
             return calls
@@ -192,15 +194,37 @@ class OutputGrammar:
         rest = lark.rule(f"{lark.until(reasoning.channels.close)} {_SPACE_BEHIND_REASONING}")
         return rest if reasoning.is_open else f"{space} ({lark.text(opening)} {rest})?"
 
-    def _forced(self, order: GrammarOrder) -> Iterator[ForcedTool]:
+    def _forced(self, lark: LarkWriter, order: GrammarOrder) -> Iterator[ForcedTool]:
         for tool in order.tools:
             if not self._form.can_hold(tool.name):
                 message = f"The model's calls cannot hold the name of {_whose(tool)}."
                 raise InvalidGrammar(message, param=f"{order.place(tool)}.name")
             try:
-                yield ForcedTool(tool, self._parameters(tool, order.loose))
+                parameters = self._parameters(tool, order.loose)
             except SchemaError as error:
                 raise _tool_refusal(order, tool, error) from error
+            yield ForcedTool(tool, parameters, self._input(lark, order, tool))
+
+    def _input(self, lark: LarkWriter, order: GrammarOrder, tool: ToolSpec) -> str:
+        """The rule of a tool's input; empty if it has no grammar.
+
+        Agents send theirs with every turn: one that is right but cannot be written inside a call
+        is only told to the model, unless a call must come.
+        """
+        if tool.input_grammar is None:
+            return ""
+        is_right = False
+        try:
+            check_lark(tool.input_grammar.source, self._check)
+            is_right = True
+            return input_rule(lark, tool.input_grammar, self._check)
+        except SchemaError as error:
+            if is_right and not order.must_call:
+                fields = {"tool": tool.name, "why": error.why}
+                _log.info("tool grammar is not enforced", extra=fields)
+                return ""
+            place = f"{order.place(tool)}.input_grammar"
+            raise _refusal(place, error, f"grammar of {_whose(tool)}") from error
 
     def _parameters(self, tool: ToolSpec, loose: frozenset[str]) -> Mapping[str, Any]:
         """A tool's schema; one that need not be strict is followed as far as it can be."""

@@ -19,6 +19,7 @@ from luce.text.events import (
     Finished,
     FinishKind,
     GenEvent,
+    TextDelta,
     TokenUsage,
 )
 from luce.text.logprob_trail import LogprobTrail
@@ -53,6 +54,7 @@ class OutputPipeline:
             self._trail = LogprobTrail(self._describe, has_parser=form.tools is not None)
         self._answer = Answer(stops, form, self._trail)
         self._budget = budget
+        self._is_plain = budget is None and self._answer.is_only_text
         self._close_kind: CloseKind | None = None if budget is None else "natural"
         self._num_characters = 0
         self._prompt_tokens = prompt_tokens
@@ -100,6 +102,12 @@ class OutputPipeline:
         """
         if self._finished:
             return []
+        if self._is_plain and finish is None:
+            # Most answers, and of those all but the last step: worth a way of their own, which
+            # takes a tenth of the time.
+            self._completion_tokens += len(token_ids)
+            text = self._detokenizer.feed(token_ids)
+            return [TextDelta(text)] if text else []
         self._take(token_ids, logprobs)
         if finish is not None and not self.stopped:
             self._completion_tokens += finish == "stop"

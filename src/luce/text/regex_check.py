@@ -11,8 +11,6 @@ import json
 import re
 from functools import lru_cache
 
-import llguidance
-
 MAX_CHARS = 8_192
 MAX_WEIGHT = 100_000
 """Characters of an expression whose counted repetitions of groups are written out."""
@@ -32,6 +30,8 @@ def regex_fault(pattern: str) -> str | None:
     if _weight(pattern) > MAX_WEIGHT:
         return "repetitions inside each other that multiply to more than can be followed"
     schema = json.dumps({"type": "string", "pattern": pattern})
+    import llguidance  # Takes 6 MB, which servers without such requests do not need.
+
     fault = llguidance.LLMatcher.validate_grammar(
         llguidance.LLMatcher.grammar_from_lark(f"start: %json {schema}")
     )

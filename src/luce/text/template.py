@@ -106,11 +106,9 @@ class ChatTemplate:
             with fresh_budget():
                 return self._collect(context)
         except jinja2.TemplateError as error:
-            raise TemplateError(error.message or "The chat template failed") from error
+            raise TemplateError(_in_words(error), param="messages") from error
         except Exception as error:  # a template can fail in any way Python can
-            raise TemplateError(
-                f"The chat template failed: {type(error).__name__}: {error}"
-            ) from error
+            raise TemplateError(_in_words(error), param="messages") from error
 
     def _collect(self, context: dict[str, Any]) -> str:
         parts: list[str] = []
@@ -121,3 +119,10 @@ class ChatTemplate:
             if length > MAX_RENDERED_CHARS:
                 raise BudgetExhausted(f"The prompt is longer than {MAX_RENDERED_CHARS} characters")
         return "".join(parts)
+
+
+def _in_words(error: Exception) -> str:
+    """What the template says about the messages, or what broke in it."""
+    if type(error) in (jinja2.TemplateError, BudgetExhausted) and str(error):
+        return str(error)
+    return f"The chat template failed: {type(error).__name__}: {error}"

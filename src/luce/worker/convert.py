@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from luce.errors import ApiError
 from luce.observability.memory import resident_bytes
@@ -139,8 +140,8 @@ def retired(sequence: RetiredSequence) -> wire.Retired:
     )
 
 
-def stats(scheduler: SchedulerStats) -> wire.Stats:
-    """The scheduler's numbers and this process's resident bytes."""
+def stats(scheduler: SchedulerStats, loads: npt.NDArray[np.int64] | None) -> wire.Stats:
+    """The scheduler's numbers, this process's resident bytes, the experts' [mixtures, experts]."""
     kv = scheduler.kv
     return wire.Stats(
         wire.WorkerStats(
@@ -161,6 +162,8 @@ def stats(scheduler: SchedulerStats) -> wire.Stats:
             restored_checkpoints=kv.restored_checkpoints,
             preemptions=scheduler.preemptions,
             rss_bytes=resident_bytes() or 0,
+            num_experts=0 if loads is None else loads.shape[1],
+            expert_loads=b"" if loads is None else loads.astype("<i8").tobytes(),
         )
     )
 

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Protocol
 
 from luce.engine.options import EngineInfo, EngineOptions
+from luce.errors import ModelFileError
 from luce.kv.host_tier import BlockStore
 from luce.kv.manager import KVManager
 from luce.kv.spec import blocks_for, checkpoint_slots
+from luce.loaders.file_identity import FileIdentity
 from luce.protocol import messages as wire
 from luce.protocol.paths import path_from_wire
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.scheduler import Scheduler
 from luce.sizing.host_memory import available_bytes
+from luce.sizing.snapshots import SnapshotSizes, automatic_bytes
 from luce.worker.ports import Post, StepEngine
 
 PROGRESS_INTERVAL_NS = 100_000_000
@@ -25,8 +28,6 @@ PROGRESS_INTERVAL_NS = 100_000_000
 QUANTUM_TOKENS = 128
 """Prompt tokens dealt to a sequence before the next one's turn, rounded up to whole blocks."""
 _SEED_BITS = 64
-_SNAPSHOT_CONTEXTS = 3
-_SNAPSHOT_SHARE = 4
 
 
 class LoadStopped(Exception):
@@ -92,6 +93,7 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
     """
     from luce.engine.engine import Engine
 
+    _check_files(spec)
     options = EngineOptions(
         path=Path(path_from_wire(spec.path)),
         device=spec.device,
@@ -123,21 +125,31 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
     )
 
 
-def snapshot_bytes(spec: wire.LoadSpec, info: EngineInfo, available: int) -> int:
-    """Host memory for prefixes.
+def _check_files(spec: wire.LoadSpec) -> None:
+    """Text and plan are of the files there were when the server started.
 
-    By itself: three full contexts and, with recurrent states, twice as many states as there are
-    rows and one more; at most this model's share of a quarter of what is available.
+    Raises:
+        ModelFileError: they are others now.
     """
+    path = Path(path_from_wire(spec.path))
+    if spec.files and FileIdentity.of(path).digest != spec.files:
+        raise ModelFileError(
+            f"{path}: has changed since the server started; restart the server to load it anew"
+        )
+
+
+def snapshot_bytes(spec: wire.LoadSpec, info: EngineInfo, available: int) -> int:
+    """Host memory for prefixes: as it was said or planned, else as much as suits the machine."""
     if spec.prefix_snapshot_bytes is not None:
         return spec.prefix_snapshot_bytes
-    wanted = (
-        _SNAPSHOT_CONTEXTS * info.max_ctx * info.kv_bytes // (info.num_blocks * info.block_tokens)
+    sizes = SnapshotSizes(
+        max_ctx=info.max_ctx,
+        block_bytes=info.kv_bytes // info.num_blocks,
+        block_tokens=info.block_tokens,
+        max_rows=info.max_rows,
+        state=info.state,
     )
-    if info.state is not None:
-        # States get half of what there is.
-        wanted = max(wanted, 2 * (2 * info.max_rows + 1) * info.state.bytes_per_slot)
-    return min(wanted, available // _SNAPSHOT_SHARE // spec.num_models)
+    return automatic_bytes(sizes, available, spec.num_models)
 
 
 def _scheduler(spec: wire.LoadSpec, info: EngineInfo, store: BlockStore) -> Scheduler:

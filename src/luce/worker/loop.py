@@ -10,6 +10,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+import numpy as np
+import numpy.typing as npt
+
 from luce.errors import ApiError, InternalError
 from luce.protocol import messages as wire
 from luce.scheduler.outcome import RetiredSequence
@@ -32,6 +35,9 @@ log = logging.getLogger(__name__)
 
 STATS_INTERVAL_NS = 250_000_000
 
+LOADS_INTERVAL_NS = 5_000_000_000
+"""Between two looks at the experts' counters while steps run: a look waits for a step's end."""
+
 MAX_FAILED_STEPS = 3
 """Steps that may fail in a row; a device that never recovers needs a new process."""
 
@@ -52,6 +58,8 @@ class WorkerLoop:
         self._under_way: deque[tuple[StepPlan, PendingStep]] = deque()
         self._stop_at_ns: int | None = None
         self._stats_at_ns = 0
+        self._loads_at_ns = 0
+        self._loads: npt.NDArray[np.int64] | None = None
         self._is_idle = True
         self._failed_steps = 0
 
@@ -182,10 +190,13 @@ class WorkerLoop:
         if not self._scheduler.has_work and not self._is_idle:
             self._is_idle = True
             self._scheduler.check_integrity()
+            self._loads_at_ns, self._loads = now_ns, self._engine.expert_loads()
             self._send_stats()
         elif not self._is_idle and now_ns - self._stats_at_ns >= STATS_INTERVAL_NS:
+            if now_ns - self._loads_at_ns >= LOADS_INTERVAL_NS:
+                self._loads_at_ns, self._loads = now_ns, self._engine.expert_loads()
             self._send_stats()
 
     def _send_stats(self) -> None:
         self._stats_at_ns = self._options.clock_ns()
-        self._post.send(convert.stats(self._scheduler.stats()))
+        self._post.send(convert.stats(self._scheduler.stats(), self._loads))

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from luce.errors import ApiError
 from luce.protocol import messages as wire
 from luce.protocol.sampling import GrammarSpec
@@ -67,6 +70,15 @@ class StepEngine(Protocol):
             ApiError: this grammar cannot be followed.
         """
 
+    def expert_loads(self) -> npt.NDArray[np.int64] | None:
+        """Tokens each expert has had, [mixtures, experts]; waits for the steps under way.
+
+        None: the model has no mixtures.
+
+        Raises:
+            ApiError: the device failed.
+        """
+
     def evict(self, level: KeptLevel, save: Callable[[], None]) -> KeptMemory:
         """Give memory back; no step is under way, and none comes until `reinstate`.
 
@@ -78,8 +90,11 @@ class StepEngine(Protocol):
             LuceError: it cannot; nothing was changed.
         """
 
-    def reinstate(self) -> None:
+    def reinstate(self) -> int:
         """Serve again, in the same layout; nothing is known of any row or block.
+
+        Returns:
+            Host memory in which a copy of its weights stays for the next time, in bytes.
 
         Raises:
             LuceError: it cannot; the model is as evicted as before.

@@ -39,6 +39,8 @@ class Residency:
         self._scheduler = scheduler
         self._clock_ns = clock_ns
         self.is_evicted = False
+        self._is_thawed = False
+        self._parked_bytes = 0
 
     def change(self, control: wire.Control, *, is_busy: bool) -> wire.ControlDone:
         """Evict or reinstate; what is so already stays so.
@@ -71,6 +73,7 @@ class Residency:
         if level == "cold":
             # What was loaded was taken from the collector's sight, cycles in it too.
             gc.unfreeze()
+            self._is_thawed = True
         num_lost = 0
 
         def save() -> None:
@@ -88,8 +91,10 @@ class Residency:
 
     def _reinstate(self, control: wire.Control) -> wire.ControlDone:
         if self.is_evicted:
-            self._engine.reinstate()
+            self._parked_bytes = self._engine.reinstate()
             self.is_evicted = False
-            if not gc.get_freeze_count():
+            # Asking the collector instead would make it count all it has.
+            if self._is_thawed:
                 gc.freeze()
-        return wire.ControlDone(control.op_id)
+                self._is_thawed = False
+        return wire.ControlDone(control.op_id, host_bytes=self._parked_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Callable
 
 from luce.errors import LuceError
@@ -37,6 +38,9 @@ class WorkerStream:
         self._error: LuceError | None = None
         self._ended = False
         self._arrived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._follower: tuple[Callable[[], None], contextvars.Context] | None = None
+        self._is_announced = False
 
     async def next(self) -> list[SeqDelta]:
         """Wait for output; give everything that has arrived, oldest first.
@@ -49,14 +53,31 @@ class WorkerStream:
                 and again on every further call.
         """
         await self._arrived.wait()
+        return self.take()
+
+    def take(self) -> list[SeqDelta]:
+        """What has arrived, without waiting; raises as `next` does."""
         if self._deltas:
             deltas, self._deltas, self._buffered_tokens = self._deltas, [], 0
             if not self._ended:
                 self._arrived.clear()
+            elif self._error is not None:
+                self._announce()  # It is given apart from what came before it.
             return deltas
         if self._error is not None:
             raise self._error
         return []
+
+    def follow(self, callback: Callable[[], None]) -> None:
+        """Call back, in this context, each time there is something to `take`; once for what
+        arrives together. A task switch for each token would cost more than its text."""
+        self._follower = (callback, contextvars.copy_context())
+        if self._arrived.is_set():
+            self._announce()
+
+    def unfollow(self) -> None:
+        """Undo `follow`."""
+        self._follower = None
 
     async def __aiter__(self) -> AsyncIterator[list[SeqDelta]]:
         """Batches of deltas until the end; raises as `next` does."""
@@ -92,7 +113,7 @@ class WorkerStream:
         if not self._ended:
             self._error = error
             self._ended = True
-            self._arrived.set()
+            self._announce()
 
     def retire(self, retired: Retired) -> None:
         """The worker holds nothing more; ends the stream if no delta did."""
@@ -105,7 +126,18 @@ class WorkerStream:
     def _append(self, delta: SeqDelta) -> None:
         if delta.token_ids or delta.finish is not None:
             self._deltas.append(delta)
-            self._arrived.set()
+            self._announce()
+
+    def _announce(self) -> None:
+        self._arrived.set()
+        if self._follower is not None and not self._is_announced:
+            self._is_announced = True
+            self._loop.call_soon(self._call_follower, context=self._follower[1])
+
+    def _call_follower(self) -> None:
+        self._is_announced = False
+        if self._follower is not None:
+            self._follower[0]()
 
     def _finish_slow_reader(self) -> None:
         self._append(SeqDelta(self.request_id, [], "cancelled"))

@@ -123,6 +123,22 @@ def test_the_table_has_every_device_and_what_suits_a_model(
     assert f"{demo_model} goes to hip:0: the discrete GPU" in out
 
 
+def test_what_others_have_taken(inventory: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(inventory[1]).write_text(
+        "[[device]]\nid='cuda:0'\ntotal_mib=4096\nfree_mib=1024\nbusy=2\n"
+        "[[device]]\nid='cuda:1'\ntotal_mib=4096\nbusy=1\n"
+        "[[device]]\nid='cuda:2'\n[[device]]\nid='cpu:0'\ntotal_mib=4096\nfree_mib=2048\n",
+        encoding="ascii",
+    )
+    assert main(["devices", *inventory]) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "cuda:0: 3.0 GiB in use, 2 processes on it",
+        "cuda:1: 0 B in use, 1 process on it",
+        "cuda:2: nobody says how much of it is in use",
+        "cpu:0: 2.0 GiB in use",
+    ]
+
+
 def test_this_machine_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
     # B43: no compute library in the process that looks around.
     import subprocess

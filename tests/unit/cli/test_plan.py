@@ -237,6 +237,44 @@ def test_the_decision_in_words(
     assert "the server would make room: old (luce: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("ready", "luce is resident: it serves"),
+        ("draining", "luce is resident: it serves what it has, and gives way"),
+        ("loading", "luce is loading: it is being brought in"),
+        ("sleeping", "the server would make room: old"),
+    ],
+)
+def test_a_model_that_is_in_is_not_loaded_again(
+    words: list[str],
+    server: tuple[str, dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    said: str,
+) -> None:
+    url, status = server
+    status["models"] = [OLD, OLD | {"id": "luce", "residency_state": state}]
+    asked = ["plan", *words, "--max-ctx", "512", "--explain", url]
+    assert main(asked) == 0
+    assert said in capsys.readouterr().out
+    assert main([*asked, "--json"]) == 0
+    verdict = decision(capsys)["verdict"]
+    assert verdict == (said.split()[2].rstrip(":") if "would" not in said else "make room")
+
+
+def test_a_model_that_cools_down_is_refused(
+    words: list[str],
+    server: tuple[str, dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url, status = server
+    failed = {"id": "luce", "residency_state": "cooldown", "failed_retry_in_ms": 12_100}
+    status["models"] = [OLD, OLD | failed]
+    assert main(["plan", *words, "--max-ctx", "512", "--explain", url]) == 1
+    assert "refuse (luce: it failed, and is not tried again for 13 s)" in capsys.readouterr().out
+
+
 def test_a_server_that_does_not_decide_by_bytes(
     words: list[str],
     server: tuple[str, dict[str, Any]],

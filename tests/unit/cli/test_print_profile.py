@@ -42,3 +42,11 @@ def test_refused(words: list[str], problem: str, capsys: pytest.CaptureFixture[s
     streams = capsys.readouterr()
     assert problem in streams.err
     assert streams.out == ""
+
+
+def test_a_profile_sets_what_nobody_else_says(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "x.gguf", "--profile", "small-cpu", "--max-ctx", "512"]
+    assert server_main(["--print-config", *words]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["--max-concurrency", "1", "profile", "small-cpu"] in rows
+    assert ["--max-ctx", "512", "command", "line"] in rows

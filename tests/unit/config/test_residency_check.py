@@ -121,6 +121,13 @@ def test_models_that_there_are_not(flag: str) -> None:
     assert f"{flag}: there is no model 'zz'" in text
 
 
+def test_more_preloaded_models_than_may_be_resident() -> None:
+    flags = "--model-routing name --load-on-demand --models-max 1 --preload a"
+    assert routing(f"{flags} --preload a {TWO}").preload == ("a", "a")
+    text = problem(f"{flags} --preload b {TWO}")
+    assert "--preload names 2 models, and --models-max 1 has room for fewer" in text
+
+
 def test_a22_the_primary_must_be_the_only_one_on_its_device() -> None:
     words = f"--model-routing name --swap-residency --load-balancing-primary-gpu cpu:0 {TWO}"
     assert "several model blocks" in problem(words)

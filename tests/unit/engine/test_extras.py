@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from luce.engine.extras import RowExtras, StepExtras
+from luce.engine.extras import RowExtras, SampledTokens, StepExtras
 from luce.protocol.sampling import GrammarSpec, SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence
 
@@ -73,3 +73,48 @@ def test_a_new_occupant_reports_only_what_it_asked_for(extras: RowExtras) -> Non
     start(extras, 0, logprobs=3)
     start(extras, 0)
     assert extras.begin([item(0)]).reporting_lines == ()
+
+
+def sampled(step: StepExtras, *ids: int) -> Callable[[], SampledTokens]:
+    """The step has computed and sampled."""
+    step.look_at(torch.zeros(len(ids), VOCAB))
+    assert step.masks() is not None
+    return step.begin_readback(torch.tensor(ids))
+
+
+def test_a_step_behind_another_waits_with_its_masks_for_the_other_s_tokens(
+    extras: RowExtras,
+) -> None:
+    start(extras, 0, grammar=GrammarSpec('start: "AB" | "CD"'))
+    first = extras.begin([item(0)])
+    read_first = sampled(first, 2)
+    second = extras.begin([item(0)])
+    masks = second.masks()
+    assert masks is not None
+    bits = masks.words.view("uint8")[0]
+    assert [i for i in range(VOCAB) if bits[i >> 3] >> (i & 7) & 1] == [3], "A is known: B"
+    read_second = second.begin_readback(torch.tensor([3]))
+    # Reading twice settles once: the grammar has not gone on by two As.
+    assert read_first().token_ids == read_first().token_ids == (2,)
+    assert read_second().token_ids == (3,)
+
+
+def test_a_step_behind_one_of_other_rows_waits_for_nothing(extras: RowExtras) -> None:
+    start(extras, 0, grammar=GrammarSpec('start: "AB"'))
+    start(extras, 1, grammar=GrammarSpec('start: "CD"'))
+    read_first = sampled(extras.begin([item(0)]), 2)
+    second = extras.begin([item(1)])
+    read_second = sampled(second, 4)
+    constraints = second._constraints
+    assert constraints is not None
+    assert constraints._source is not None
+    assert constraints._source._behind is None
+    assert (read_second().token_ids, read_first().token_ids) == ((4,), (2,))
+
+
+def test_a_row_that_starts_anew_does_not_wait_for_its_former_occupant(extras: RowExtras) -> None:
+    start(extras, 0, grammar=GrammarSpec('start: "AB"'))
+    sampled(extras.begin([item(0)]), 2)
+    start(extras, 0, grammar=GrammarSpec('start: "CD"'))
+    read = sampled(extras.begin([item(0)]), 4)
+    assert read().token_ids == (4,)

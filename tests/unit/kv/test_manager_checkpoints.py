@@ -228,3 +228,74 @@ def test_a_checkpoint_is_behind_a_full_block() -> None:
     kv = KVManager(20, P, num_checkpoints=1)
     with pytest.raises(AssertionError, match="full block"):
         kv.states.reserve(_admitted(kv, _tokens(11)), 6)
+
+
+def _follow(kv: KVManager, table: BlockTable, token_ids: tuple[int, ...], position: int) -> None:
+    assert kv.states.follow(table, position) is not None
+    kv.commit(table, token_ids, position)
+
+
+def test_those_that_follow_replace_each_other() -> None:
+    kv = KVManager(40, P, num_checkpoints=4)
+    tokens = _tokens(20)
+    table = _admitted(kv, tokens)
+    kv.states.reserve(table, 4)
+    kv.commit(table, tokens, 4)
+    for position in (8, 12, 16):
+        _follow(kv, table, tokens, position)
+        assert kv.stats().used_checkpoints == 2
+    kv.release(table)
+    assert kv.stats().used_checkpoints == 2
+    assert _admitted(kv, tokens).num_found == 4
+    assert _admitted(kv, tokens[:15]).num_found == 1
+    kv.check_integrity()
+
+
+def test_two_under_way_replace_each_other_in_their_order() -> None:
+    kv = KVManager(40, P, num_checkpoints=4)
+    tokens = _tokens(20)
+    table = _admitted(kv, tokens)
+    assert kv.states.follow(table, 4) == 0
+    assert kv.states.follow(table, 8) == 1
+    kv.commit(table, tokens, 4)
+    assert kv.stats().used_checkpoints == 1
+    kv.commit(table, tokens, 8)
+    assert kv.stats().used_checkpoints == 1
+    kv.release(table)
+    assert _admitted(kv, tokens).num_found == 2
+    kv.check_integrity()
+
+
+def test_one_that_another_starts_from_stays() -> None:
+    kv = KVManager(40, P, num_checkpoints=4)
+    tokens = _tokens(20)
+    table = _admitted(kv, tokens)
+    _follow(kv, table, tokens, 4)
+    other = _admitted(kv, tokens)
+    assert other.num_found == 1
+    _follow(kv, table, tokens, 8)
+    assert kv.states.start(other) == 0
+    assert kv.stats().used_checkpoints == 2
+    kv.check_integrity()
+
+
+def test_what_another_has_saved_there_too_is_not_forgotten() -> None:
+    kv = KVManager(40, P, num_checkpoints=6)
+    tokens = _tokens(20)
+    first, second = _admitted(kv, tokens), _admitted(kv, tokens)
+    assert kv.states.follow(second, 4) is not None
+    kv.states.reserve(first, 4)
+    kv.commit(first, tokens, 4)
+    kv.commit(second, tokens, 4)
+    _follow(kv, second, tokens, 8)
+    assert kv.stats().used_checkpoints == 2
+    kv.check_integrity()
+
+
+def test_half_of_the_slots_may_follow() -> None:
+    kv = KVManager(60, P, num_checkpoints=5)
+    tables = [_admitted(kv, _tokens(9, first)) for first in (0, 100, 200)]
+    assert [kv.states.follow(table, 4) for table in tables] == [0, 1, None]
+    kv.release(tables[0])
+    assert kv.states.follow(tables[2], 4) == 0
+    kv.check_integrity()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,3 +81,50 @@ async def test_other_errors_and_other_cancellations_pass() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class WritingTransport(Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+def answering(**state: Any) -> tuple[Client, WritingTransport]:
+    """A client in the middle of an answer."""
+    transport = WritingTransport()
+    client = Client(transport, None)  # type: ignore[arg-type]
+    cycle = {"disconnected": False, "response_complete": False, "chunked_encoding": True, **state}
+    client.notify_answering(SimpleNamespace(**cycle))  # type: ignore[arg-type]
+    return client, transport
+
+
+@pytest.mark.parametrize(
+    ("chunked", "sent"), [(True, b"b\r\nhello world\r\n"), (False, b"hello world")]
+)
+async def test_parts_are_framed_as_the_head_has_said(chunked: bool, sent: bytes) -> None:
+    client, transport = answering(chunked_encoding=chunked)
+    client.write(b"hello world")
+    assert transport.written == [sent]
+
+
+@pytest.mark.parametrize("state", [{"disconnected": True}, {"response_complete": True}])
+async def test_nothing_is_written_behind_the_end(state: dict[str, bool]) -> None:
+    client, transport = answering(**state)
+    client.write(b"late")
+    assert transport.written == []
+
+
+async def test_an_empty_part_is_not_the_end() -> None:
+    client, transport = answering()
+    client.write(b"")
+    assert transport.written == []
+
+
+async def test_before_any_request_nothing_is_written() -> None:
+    transport = WritingTransport()
+    Client(transport, None).write(b"x")  # type: ignore[arg-type]
+    assert transport.written == []

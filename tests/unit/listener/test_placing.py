@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from luce.config.model import ModelConfig
 from luce.config.routing import RoutingConfig
 from luce.errors import ModelFileError, PlacementError, UsageError
 from luce.listener.placing import machine_for, place_models
+from luce.loaders.file_identity import FileIdentity
 
 GIB = 1 << 30
 
@@ -45,6 +47,29 @@ def test_the_worker_is_told_the_plans_sizes(inventory: Path, demo_model: Path) -
     assert placed.spec.max_ctx == placed.plan.sizes.max_ctx
     assert placed.spec.kv_pool_tokens == placed.plan.sizes.kv_pool_tokens
     assert (placed.spec.device, placed.spec.max_concurrency) == ("cpu:2", 2)
+    assert placed.spec.files == FileIdentity.of(demo_model).digest
+
+
+def test_prefixes_and_parked_weights_are_planned_on_the_host(
+    inventory: Path, demo_model: Path
+) -> None:
+    models = [ModelConfig(path=demo_model, name=name, target_device="cuda:0") for name in "ab"]
+    budgeted = [replace(models[0], prefix_snapshot_memory="1MiB"), models[1]]
+    settings = config(inventory, *budgeted)
+    one, other = place(settings)
+    assert one.plan.host.kv_bytes == one.spec.prefix_snapshot_bytes == 1 << 20
+    assert other.plan.host.kv_bytes == other.spec.prefix_snapshot_bytes > 1 << 20
+    assert (one.spec.num_models, one.plan.host.weights_bytes) == (2, 0)
+    turns: dict[str, Any] = {
+        "model_routing": "name",
+        "swap_residency": True,
+        "device_inventory": inventory,
+    }
+    for host_mib, is_parked in ((None, True), (1, False), (0, False)):
+        routing = RoutingConfig(**turns, swap_host_mib=host_mib)
+        one, _ = place(replace(settings, routing=routing))
+        weights = one.plan.devices["cuda:0"].weights_bytes
+        assert one.plan.host.weights_bytes == (weights if is_parked else 0)
 
 
 def test_auto_is_settled_and_its_reason_logged(

@@ -17,7 +17,7 @@ from luce.listener.dialects.responses_tools import (
     offered_tools,
 )
 from luce.listener.dialects.tool_offers import ToolOffer
-from luce.text.call import NamedTool, ToolSpec
+from luce.text.call import LarkFormat, NamedTool, ToolSpec
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -52,7 +52,10 @@ def test_a_custom_tool_is_a_function_of_one_text() -> None:
     assert patch.description == "edit\n\nThe input must follow this lark grammar:\nstart: /x/"
     assert patch.parameters["required"] == ["input"]
     assert plain.description is None
-    assert not patch.is_strict
+    assert (patch.is_strict, plain.is_strict) == (True, False)
+    assert patch.input_grammar == LarkFormat("start: /x/")
+    assert tools.names["tools[0].input_grammar"] == "tools[0].format.definition"
+    assert "tools[1].input_grammar" not in tools.names
     assert "pattern" not in patch.parameters["properties"]["input"]
 
 

@@ -52,3 +52,12 @@ def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"m\.gguf: cannot be read: No such file"):
         FileIdentity.of(tmp_path / "m.gguf")
+
+
+def test_a_digest_tells_them_apart(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"one")
+    before = FileIdentity.of(path)
+    assert before.digest == FileIdentity.of(path).digest
+    path.write_bytes(b"other")
+    assert FileIdentity.of(path).digest != before.digest

@@ -77,6 +77,11 @@ def test_text_of_the_demo_model(demo_model: Path) -> None:
     assert text.gguf_vocab is not None
     assert len(text.gguf_vocab["tokenizer.ggml.merges"]) == 48900
     assert text.tokenizer_json is None
+    tensors = open_checkpoint(demo_model).tensors
+    assert sum(text.weight_types.values()) == sum(
+        tensors.meta(name).nbytes for name in tensors.names()
+    )
+    assert next(iter(text.weight_types)) == "Q4_1"
 
 
 def test_no_map_outlives_reading_text(tmp_path: Path) -> None:

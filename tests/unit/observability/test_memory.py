@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,30 @@ ballast = bytearray(64 * 2**20)
 ballast[:: 2**12] = b"x" * len(ballast[:: 2**12])
 print(before, memory.resident_bytes(), memory.peak_resident_bytes())
 """
+
+# Small pieces, each below the size from which the C library maps memory: what lies under a piece
+# that is kept stays with it when the others are freed.
+_TRIM = """
+import ctypes
+from luce.observability import memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+pieces = [libc.malloc(2**16) for _ in range(1000)]
+for piece in pieces:
+    ctypes.memset(piece, 1, 2**16)
+for piece in pieces[:-1]:
+    libc.free(piece)
+before = memory.resident_bytes()
+memory.trim_heap()
+print(before - memory.resident_bytes())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library")
+def test_what_was_freed_is_given_back() -> None:
+    command = [sys.executable, "-c", _TRIM]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(result.stdout) > 48 * 2**20
 
 
 def test_a_large_allocation_shows() -> None:

@@ -136,10 +136,11 @@ def test_b10_bytes_that_cannot_be_seen_yet_are_promised() -> None:
 
 def test_b11_what_shows_already_is_not_counted_twice() -> None:
     bench = ByteBench(on("g0", 60, "a") | on("g0", 35, "c"), TWO_GPUS)
+    bench.attributes = True
     bench.ask("a")
     bench.allocate("a", 0.5)
-    bench.ledger.see("a", "g0", 30)
     bench.passes(0.25)
+    bench.sample(("g0",))
     state = bench.ledger.state("g0")
     assert (state.pending_bytes, state.ours_bytes, state.external_bytes) == (0 + 30, 30, 0)
     bench.ask("c")
@@ -586,3 +587,81 @@ def test_a_preloaded_model_needs_no_request() -> None:
     bench.finish("a")
     assert not bench.coordinator.is_wanted("a")
     assert bench.state("a") == "ready"
+
+
+def test_b33_a_draft_and_an_adapter_elsewhere_count_where_they_are() -> None:
+    """Shares of one model on two devices: each device's is missed there, and given back there."""
+    plans = {"m": {"g0": 60, "g1": 30}, "a": {"g0": 30}, "b": {"g1": 80}}
+    bench = ByteBench(plans, TWO_GPUS)
+    bench.resident("a", "m")
+    assert [bench.ledger.state(pool).ours_bytes for pool in ("g0", "g1")] == [90, 30]
+    bench.ask("b")
+    assert bench.under_way() == [("m", "cold")]
+    bench.finish("m", is_gone=True)
+    bench.passes(0.25)
+    bench.finish("b")
+    bench.end("b")
+    assert [bench.ledger.state(pool).ours_bytes for pool in ("g0", "g1")] == [30, 80]
+    bench.ask("m")
+    assert bench.under_way() == [("b", "cold")]
+
+
+def test_b41_a_load_that_is_taken_out_leaves_nothing_made_up() -> None:
+    bench = ByteBench(on("g0", 60, "a", "b"), TWO_GPUS)
+    bench.ask("a", "b")
+    bench.allocate("a", 0.5)
+    operation = bench.operation("a")
+    bench.coordinator.unload("a", lambda: ShuttingDown("stopping"))
+    assert bench.abandoned == [operation]
+    assert [model for model, _ in bench.refused] == ["a"]
+    bench.world.real.pop("a")  # Its process is gone.
+    bench.passes(0.25)
+    assert bench.under_way() == [("b", None)]
+    bench.coordinator.finished(operation.number, Outcome())  # It had just come in.
+    assert bench.state("a") == "unloaded"
+    assert (bench.ledger.held_by("a"), set(bench.fleet.records)) == ({}, {"a", "b"})
+
+
+def test_b45_what_a_resident_grows_to_counts_as_its_own() -> None:
+    """In its first long prompt it ran out of memory, or nearly: what it has is not free."""
+    bench = ByteBench(on("g0", 60, "a") | on("g0", 35, "c") | on("g0", 20, "d"), TWO_GPUS)
+    bench.attributes = True
+    bench.resident("a")
+    bench.run("a")
+    bench.world.real["a"] = {"g0": 75}
+    bench.ask("d")
+    state = bench.ledger.state("g0")
+    assert (state.ours_bytes, state.external_bytes) == (75, 0)
+    assert bench.under_way() == [("d", None)]
+    bench.finish("d")
+    bench.end("d", "a")
+    bench.passes(0.25)
+    bench.ask("c")
+    assert bench.under_way() == [("a", "cold")]  # Longest unused, and enough by itself.
+
+
+def test_b50_two_servers_on_one_host_are_others_to_each_other() -> None:
+    first, second = (ByteBench(on("g0", 60, "a"), TWO_GPUS) for _ in range(2))
+    for one, other in ((first, second), (second, first)):
+
+        def see(devices: tuple[str, ...], one: ByteBench = one, other: ByteBench = other) -> None:
+            one.world.external["g0"] = other.world.used("g0")
+            one.sample(devices)
+
+        one.on_probe = see
+    first.resident("a")
+    second.ask("a")
+    ((_, error),) = second.refused
+    assert "60 B of other programs" in error.message
+    assert second.operations == []
+    second.world.external["g0"] = 0
+    first.coordinator.unload("a", lambda: ShuttingDown("stopping"))
+    first.finish("a", is_gone=True)
+    second.clock.now_s += 1
+    second.ask("a")
+    assert second.under_way() == [("a", None)]
+    second.finish("a")
+    first.clock.now_s += 1
+    first.ask("a")
+    assert first.operations == []
+    assert [model for model, _ in first.refused] == ["a"]

@@ -85,3 +85,14 @@ def test_a_gpu_that_reports_no_memory_is_unknown(tmp_path: Path) -> None:
 
 def test_no_kernel_driver(tmp_path: Path) -> None:
     assert AmdDriver(tmp_path, {}).devices() == []
+
+
+def test_what_our_processes_hold(sysfs: Sysfs, host_files: dict[str, Path]) -> None:
+    for pid, nbytes in ((7, GIB), (8, 2 * GIB)):
+        write(sysfs.root / f"class/kfd/kfd/proc/{pid}/vram_1001", nbytes)
+        write(sysfs.root / f"class/kfd/kfd/proc/{pid}/vram_1002", GIB)
+    driver = AmdDriver(sysfs.root, {}, **host_files)
+    discrete, integrated = driver.devices()
+    assert driver.process_bytes(discrete.uuid, {8, 9}) == {8: 2 * GIB}
+    # Of memory that is the machine's, only a part is told.
+    assert driver.process_bytes(integrated.uuid, {8}) == {}

@@ -32,3 +32,15 @@ def test_this_machine() -> None:
     driver = HostDriver()
     (device,) = driver.devices()
     assert 0 < driver.free_bytes("cpu:0") <= device.total_bytes
+
+
+def test_what_our_processes_hold(host_files: dict[str, Path], tmp_path: Path) -> None:
+    for pid, kib in ((7, 1024), (8, 0)):
+        folder = tmp_path / "proc" / str(pid)
+        folder.mkdir(parents=True)
+        text = f"Name:\tx\nVmRSS:\t9999999 kB\nRssAnon:\t{kib} kB\nRssFile:\t77 kB\n"
+        (folder / "status").write_text(text, encoding="ascii")
+    driver = HostDriver([0, 1], **host_files, proc=tmp_path / "proc")
+    assert driver.process_bytes("cpu:0", {7, 8, 9}) == {7: 1 << 20}
+    # They share the machine: told of each part it would count twice.
+    assert driver.process_bytes("cpu:1", {7}) == {}

@@ -113,3 +113,9 @@ def test_json_that_is_no_inventory(text: str, tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         InventoryFile(tmp_path / "missing.toml").devices()
+
+
+def test_a_file_knows_no_processes(tmp_path: Path) -> None:
+    path = tmp_path / "devices.toml"
+    path.write_text("[[device]]\nid = 'cuda:0'\n", encoding="ascii")
+    assert InventoryFile(path).process_bytes("cuda:0", {1}) == {}

@@ -25,8 +25,7 @@ def test_a_load_from_promise_to_charge() -> None:
     assert ledger.state("g").avail_bytes == 90
     ledger.reserve("a")
     assert ledger.state("g").avail_bytes == 50
-    ledger.see("a", "g", 25)
-    sample(samples, 75)
+    samples.put("g", 75, samples.epoch, {"a": 25})
     state = ledger.state("g")
     assert (state.ours_bytes, state.pending_bytes, state.avail_bytes) == (25, 15, 50)
     ledger.settle("a", {"g": 44})
@@ -58,13 +57,14 @@ def test_what_is_given_back_is_free_when_it_is_back() -> None:
 
 
 def test_a_load_that_comes_to_nothing_leaves_what_was_there() -> None:
-    ledger, _ = books(a=40)
+    ledger, samples = books(a=40)
     ledger.reserve("a")
     ledger.settle("a", {})
     ledger.unload("a")
     ledger.keep("a", 5)
     ledger.reserve("a")
-    ledger.see("a", "g", 30)
+    samples.put("g", 70, samples.epoch, {"a": 30})
+    assert ledger.state("g").pending_bytes == 10
     ledger.cancel("a")
     assert ledger.held_by("a") == {"g": 5}
     assert ledger.phase_of("a") == "absent"
@@ -149,6 +149,7 @@ def test_rows_of_the_status() -> None:
             "total_bytes": 100,
             "free_bytes": 80,
             "ours_bytes": 0,
+            "visible_bytes": 0,
             "external_bytes": 20,
             "pending_bytes": 40,
             "returning_bytes": 0,
@@ -157,6 +158,7 @@ def test_rows_of_the_status() -> None:
             "avail_bytes": 30,
             "planned_bytes": {"a": 40},
             "held_bytes": {"a": 0},
+            "seen_bytes": {},
         }
     ]
 
@@ -168,5 +170,45 @@ def test_a_sample_is_old_once_something_moved() -> None:
     ledger.reserve("a")
     assert not samples.is_fresh("g", 1.0)
     sample(samples, 100)
-    ledger.see("a", "g", 10)
+    ledger.settle("a", {})
     assert not samples.is_fresh("g", 1.0)
+
+
+def test_what_a_model_was_promised_and_does_not_use_yet_is_nobody_elses() -> None:
+    """A cache that is committed page by page: 15 bytes of others cannot hide behind it."""
+    ledger, samples = books(a=40)
+    ledger.reserve("a")
+    ledger.settle("a", {})
+    sample(samples, 60)
+    state = ledger.state("g")
+    assert (state.external_bytes, state.avail_bytes) == (0, 50)
+    samples.put("g", 60, samples.epoch, {"a": 25})
+    state = ledger.state("g")
+    assert (state.visible_bytes, state.ours_bytes, state.external_bytes) == (25, 40, 15)
+    assert state.avail_bytes == 35
+    (row,) = ledger.devices()
+    assert (row["visible_bytes"], row["seen_bytes"]) == (25, {"a": 25})
+
+
+def test_a_load_that_takes_more_than_its_promise_is_no_longer_ours_alone() -> None:
+    ledger, samples = books(a=40)
+    ledger.reserve("a")
+    samples.put("g", 30, samples.epoch, {"a": 70})
+    state = ledger.state("g")
+    assert (state.ours_bytes, state.pending_bytes, state.external_bytes) == (40, 0, 0)
+    assert state.avail_bytes == 20
+
+
+def test_a_process_that_rests_holds_host_memory_until_it_ends() -> None:
+    samples = Samples(Clock())
+    pools = [Pool("g", ("g",), 100, 0), Pool("host", ("cpu:0",), 1000, 0)]
+    plans = {"a": {"g": 40, "host": 300}}
+    ledger = Ledger(pools, plans, samples, rests={"a": {"host": 300}})
+    ledger.reserve("a")
+    ledger.settle("a", {})
+    ledger.unload("a")
+    ledger.keep("a", 5)
+    assert ledger.held_by("a") == {"host": 300, "g": 5}
+    assert ledger.needed_by("a") == {"g": 35, "host": 0}
+    ledger.keep("a", None)
+    assert ledger.held_by("a") == {}

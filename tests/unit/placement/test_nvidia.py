@@ -20,6 +20,10 @@ class NotSupported(NVMLError):
     pass
 
 
+def process(pid: int, used: int | None) -> Any:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)
+
+
 class FakeNvml:
     """Handles are the names in `gpus`: uuid → (total, used), None where memory is not reported."""
 
@@ -32,6 +36,7 @@ class FakeNvml:
         self.parts = parts
         self.contexts: list[str] = []
         self.has_driver = True
+        self.processes: dict[str, list[Any]] = {"GPU-b": [process(1, None)]}
 
     def nvmlInit(self) -> None:
         if not self.has_driver:
@@ -76,7 +81,7 @@ class FakeNvml:
         return SimpleNamespace(busId="00000000:0A:00.0")
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[object]:
-        return [object()] if handle == "GPU-b" else []
+        return self.processes.get(handle, [])
 
     def _whole(self) -> list[str]:
         inner = {part for parts in self.parts.values() for part in parts}
@@ -140,3 +145,19 @@ def test_without_driver_or_bindings_there_are_none(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("importlib.import_module", missing)
     assert NvidiaDriver(None, {}).devices() == []
+
+
+def test_what_our_processes_hold() -> None:
+    """Systems that do not tell say None, or -1 as 64 bits without a sign."""
+    nvml = FakeNvml({"GPU-a": (80 * GIB, GIB), "GPU-b": (80 * GIB, GIB)})
+    nvml.processes["GPU-a"] = [
+        process(10, 5 * GIB),
+        process(11, 2 * GIB),
+        process(11, GIB),
+        process(12, None),
+        process(13, (1 << 64) - 1),
+    ]
+    driver = NvidiaDriver(nvml, {})
+    driver.devices()
+    assert driver.process_bytes("GPU-a", {11, 12, 13, 99}) == {11: 3 * GIB}
+    assert driver.process_bytes("GPU-b", {1, 11}) == {}

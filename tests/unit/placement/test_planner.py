@@ -256,3 +256,66 @@ def test_unified_memory_is_one_pool(folder: Path) -> None:
 def _metas() -> list[Any]:
     checkpoint = header_checkpoint()
     return [checkpoint.tensors.meta(name) for name in checkpoint.tensors.names()]
+
+
+# --- what is kept on the host -----------------------------------------------------------------
+
+HOST = 64 * GIB
+
+
+def host_plan(folder: Path, device: Device = GPU, parked: int = 0, **options: Any) -> MemoryPlan:
+    spec = LoadSpec(name="m", path=str(folder), **options)
+    return plan_checkpoint(header_checkpoint(), PlanRequest(spec, device, None, HOST, parked))
+
+
+def test_prefixes_are_part_of_the_hosts_figure_and_the_worker_is_told(folder: Path) -> None:
+    found = host_plan(folder, max_ctx=1024)
+    token = 2 * 2 * 2 * 16 * 2
+    assert found.sizes is not None
+    assert found.host.kv_bytes == found.sizes.prefix_snapshot_bytes == 3 * 1024 * token
+    assert found.host.total_bytes == DEVICE_PROCESS_BYTES + found.host.kv_bytes
+    told = frozen_spec(LoadSpec(name="m", path=str(folder)), found)
+    assert told.prefix_snapshot_bytes == found.host.kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"prefix_snapshot_bytes": 12345}, 12345),
+        ({"prefix_snapshot_bytes": 0}, 0),
+        ({"prefix_cache": False}, 0),
+    ],
+)
+def test_prefixes_that_were_spoken_of(folder: Path, options: dict[str, Any], expected: int) -> None:
+    found = host_plan(folder, **options)
+    assert found.host.kv_bytes == expected
+    assert found.sizes is not None
+    assert found.sizes.prefix_snapshot_bytes == expected
+
+
+def test_models_share_a_quarter_of_the_host_for_prefixes(folder: Path) -> None:
+    spec = LoadSpec(name="m", path=str(folder), max_ctx=1024, num_models=3)
+    found = plan_checkpoint(header_checkpoint(), PlanRequest(spec, GPU, None, 120_000))
+    assert found.host.kv_bytes == 10_000
+
+
+@pytest.mark.parametrize(("left", "expected"), [(5000, 5000), (0, 0), (-5000, 0)])
+def test_prefixes_never_take_what_the_model_needs_itself(
+    folder: Path, left: int, expected: int
+) -> None:
+    spec = LoadSpec(name="m", path=str(folder), max_ctx=1024, kv_pool_tokens=1024)
+    needed = plan_checkpoint(header_checkpoint(), PlanRequest(spec, CPU)).bytes_on("cpu:0")
+    free = needed + PROCESS_BYTES + left
+    found = plan_checkpoint(header_checkpoint(), PlanRequest(spec, CPU, free, free))
+    assert found.host.kv_bytes == expected
+    assert pool_bytes(found, Inventory([CPU]))[HOST_POOL] == needed + PROCESS_BYTES + expected
+
+
+def test_weights_that_may_be_parked_are_part_of_the_hosts_figure(folder: Path) -> None:
+    weights = host_plan(folder).devices["GPU-1"].weights_bytes
+    assert host_plan(folder).host.weights_bytes == 0
+    assert host_plan(folder, parked=weights).host.weights_bytes == weights
+    # All of them or none.
+    assert host_plan(folder, parked=weights - 1).host.weights_bytes == 0
+    # A CPU's stay where they are.
+    assert host_plan(folder, CPU, parked=weights).host.weights_bytes == 0

@@ -202,6 +202,18 @@ def test_by_default_a_turn_is_as_long_as_its_swap_twice() -> None:
     assert bench.state("a") == "draining"  # Never longer than five seconds.
 
 
+def test_a_turn_is_not_as_short_as_the_fastest_swaps() -> None:
+    bench = taking_turns(ONE, ("a",), TurnOptions(min_residency_s=None, linger_s=0.03))
+    bench.ask("b")
+    bench.finish("a", duration_ms=1)
+    bench.finish("b", duration_ms=3)
+    bench.ask("a", "b")
+    bench.passes(0.19)
+    assert bench.state("b") == "ready"
+    bench.passes(0.02)
+    assert bench.state("b") == "draining"
+
+
 def test_a_model_without_work_does_not_stay_its_turn() -> None:
     bench = taking_turns(ONE, ("a",), TurnOptions(min_residency_s=None, linger_s=0.03))
     bench.ask("b")

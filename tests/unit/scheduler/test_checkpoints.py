@@ -177,10 +177,22 @@ def _decoder(floor: _Floor, num_scheduled: int) -> Sequence:
 
 def test_output_is_checkpointed_at_regular_distances() -> None:
     floor = _Floor(interval_tokens=16)
+    follows = []
+    for position in (30, 31, 79, 95):
+        seq = _decoder(floor, position)
+        assert (floor.planner.reserve(seq, 1) is None) == (position == 30)
+        follows.append(seq.table.follows)
+    assert follows == [None, None, {80}, None], "80 = 5 x 16; four in 16 slots"
+
+
+def test_output_is_checkpointed_at_each_block_by_half_of_the_slots() -> None:
+    floor = _Floor(num_checkpoints=4)
     assert floor.planner.reserve(_decoder(floor, 30), 1) is None
     assert floor.planner.reserve(_decoder(floor, 31), 1) == 0
-    assert floor.planner.reserve(_decoder(floor, 79), 1) is None, "80 = 5 x 16; four in 16 slots"
-    assert floor.planner.reserve(_decoder(floor, 95), 1) == 1
+    assert floor.planner.reserve(_decoder(floor, 35), 1) == 1
+    assert floor.planner.reserve(_decoder(floor, 39), 1) is None
+    floor.kv.release(floor.roster.all()[1].table)
+    assert floor.planner.reserve(_decoder(floor, 39), 1) == 0
 
 
 def test_without_states_nothing_is_marked_or_saved() -> None:

@@ -57,7 +57,9 @@ def test_chunks_end_at_marks_and_are_saved_there(make_stepper: MakeStepper, dept
         [(0, 40, 2)],
         [(0, 42, None)],
     ]
-    assert stepper.engine.checkpoints == {0: prompt[:16], 1: prompt[:32], 2: prompt[:40]}
+    written = (*prompt, *stepper.outputs["a"])
+    saved = {0: prompt[:16], 1: prompt[:32], 2: prompt[:40], 3: written[:44]}
+    assert stepper.engine.checkpoints == saved
     assert _is_right(stepper, "a", prompt, FEW)
 
 
@@ -166,7 +168,7 @@ def test_a_preempted_sequence_goes_on_from_its_checkpoints(
     make_stepper: MakeStepper, depth: int
 ) -> None:
     stepper = make_stepper(
-        num_blocks=18, max_rows=2, chunk=16, depth=depth, num_checkpoints=4, checkpoints=CLOSE
+        num_blocks=18, max_rows=2, chunk=16, depth=depth, num_checkpoints=8, checkpoints=CLOSE
     )
     params = SamplingParams(max_tokens=30, seed=1)
     first, second = tuple(range(20)), tuple(range(200, 220))
@@ -182,16 +184,60 @@ def test_a_preempted_sequence_goes_on_from_its_checkpoints(
     assert _is_right(stepper, "b", second, params)
 
 
-def test_output_is_saved_at_regular_distances(make_stepper: MakeStepper) -> None:
+def _kept(stepper: Stepper) -> set[tuple[int, ...]]:
+    """What the states that can be gone on from are of."""
+    kept = stepper.scheduler._kv._checkpoints._kept.values()
+    return {stepper.engine.checkpoints[slot] for slot in kept}
+
+
+def test_output_is_saved_at_regular_distances_and_at_its_end(make_stepper: MakeStepper) -> None:
     stepper = make_stepper(depth=1, num_checkpoints=16, checkpoints=CLOSE)
-    params = SamplingParams(max_tokens=30, seed=1)
+    params = SamplingParams(max_tokens=38, seed=1)
     stepper.submit("a", tuple(range(6)), params)
     stepper.run()
     written = (*range(6), *stepper.outputs["a"])
-    assert stepper.engine.checkpoints == {0: written[:4], 1: written[:16], 2: written[:32]}
-    answer = stepper.submit("b", (*written[:36], 1, 2, 3), FEW)
+    assert len(written) == 44
+    # The last token is sampled and not computed, so 40 is the last border behind it.
+    assert _kept(stepper) == {written[:4], written[:16], written[:32], written[:40]}
+    answer = stepper.submit("b", (*written[:39], 1, 2, 3), FEW)
     assert answer == Admitted(32)
     stepper.run()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("num_answer", [9, 30, 61])
+def test_the_next_turn_of_a_chat_computes_its_own_tokens_only(
+    make_stepper: MakeStepper, depth: int, num_answer: int
+) -> None:
+    stepper = make_stepper(depth=depth, num_blocks=400, max_ctx=500, num_checkpoints=9)
+    history: tuple[int, ...] = tuple(range(200, 241))
+    num_known = 0
+    for turn in range(4):
+        answer = stepper.submit(
+            f"t{turn}", history, SamplingParams(max_tokens=num_answer, seed=turn)
+        )
+        assert isinstance(answer, Admitted)
+        # Only what the last answer left in an unfinished block is computed twice.
+        assert 0 <= num_known - answer.cached_tokens < 4
+        stepper.run()
+        history += tuple(stepper.outputs[f"t{turn}"])
+        num_known = len(history) - 1
+        history += tuple(range(turn, turn + 11))
+    assert stepper.scheduler.stats().kv.used_checkpoints <= 9
+
+
+def test_many_answers_leave_half_of_the_slots_to_prompts(make_stepper: MakeStepper) -> None:
+    stepper = make_stepper(max_rows=8, num_blocks=200, num_checkpoints=6, checkpoints=ENDS)
+    prompts = [tuple(range(100 * name, 100 * name + 18)) for name in range(3)]
+    for name, prompt in enumerate(prompts):
+        stepper.submit(f"r{name}", prompt, SamplingParams(max_tokens=1, seed=1))
+    stepper.run()
+    for name in range(3, 9):
+        stepper.submit(f"r{name}", (name, name), SamplingParams(max_tokens=20, seed=1))
+    stepper.run()
+    kept = _kept(stepper)
+    assert {prompt[:16] for prompt in prompts} <= kept
+    assert len(kept) == 6
 
 
 def test_an_engine_fault_gives_all_slots_back(make_stepper: MakeStepper) -> None:

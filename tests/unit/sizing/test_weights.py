@@ -53,6 +53,23 @@ def test_what_has_no_planes_is_decoded(meta: TensorMeta) -> None:
     assert plane_bytes(header_checkpoint([meta]), 2) == 512 * 2
 
 
+@pytest.mark.parametrize(
+    ("scales", "nbytes"), [((), 4 * 200), ((200, 1), 4 * 200), ((2, 3), 4 * 6)], ids=str
+)
+def test_fp8_stays_so_with_wide_scales(scales: tuple[int, ...], nbytes: int) -> None:
+    metas = [
+        TensorMeta("a.weight", "F8_E4M3", (200, 300), 60000),
+        TensorMeta("a.weight_scale", "BF16", scales, 1),
+        TensorMeta("a.input_scale", "F32", (), 4),
+        VECTOR,
+    ]
+    checkpoint = header_checkpoint(metas, tie_word_embeddings=False)
+    assert plane_bytes(checkpoint, 2) == 60000 + nbytes + 64 * 2
+    # Decoded, scales are gone.
+    assert decoded_bytes(checkpoint, 4, packed=False) == 4 * (60000 + 64)
+    assert tiled_bytes(checkpoint, 4) == 4 * (60000 + 64)
+
+
 def test_tiles_of_whole_rows_and_the_rest_decoded() -> None:
     # 63 tiles of 16 rows; 32 codes and a float16 for each 32 columns.
     row = 2 * (32 + 2)
@@ -70,6 +87,9 @@ def test_a_tied_table_in_tiles_is_its_own_output_matrix() -> None:
         assert tiled_bytes(tied, 4) == own + extra
 
 
-def test_experts_have_no_tiles() -> None:
-    experts = TensorMeta("experts", "Q8_0", (8, 125, 64), 68000)
-    assert tiled_bytes(header_checkpoint([experts], tie_word_embeddings=False), 4) == 4 * 64000
+@pytest.mark.parametrize(
+    ("rows", "nbytes"), [(96, tile_bytes(QUANT_FORMATS["Q8_0"], 8 * 96, 64)), (125, 4 * 64000)]
+)
+def test_experts_are_tiled_where_each_is_whole_groups(rows: int, nbytes: int) -> None:
+    experts = TensorMeta("experts", "Q8_0", (8, rows, 64), 8 * rows * 68)
+    assert tiled_bytes(header_checkpoint([experts], tie_word_embeddings=False), 4) == nbytes

@@ -21,7 +21,7 @@ LOAD = wire.Load(wire.LoadSpec(name="m", path="m"))
 class Peer:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        sock.settimeout(5)
+        sock.settimeout(60)
         self._batches = read_batches(sock, listener_decoder())
         self._early: list[wire.ToListener] = []
 

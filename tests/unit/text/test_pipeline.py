@@ -213,3 +213,29 @@ class TestReasoningAndCalls:
         events = self.pipeline(tiny, "STOP").feed(ids(tiny, text))
         end = Finished("tool_calls", TokenUsage(7, 0, len(text) - 4), "STOP")
         assert events == [self.STARTED, self.ARGUMENTS, TextDelta(" "), end]
+
+
+@pytest.mark.parametrize("stops", [(), ("no such text",)])
+def test_plain_answers_take_a_short_way_to_the_same_events(
+    tiny: Tokenizer, stops: tuple[str, ...]
+) -> None:
+    # With a stop string that never comes, the long way.
+    output = pipeline(tiny, *stops)
+    text = "a\u00e9 \u20ac"
+    tokens = ids(tiny, text)
+    events = [output.feed([token]) for token in tokens]
+    shown = "".join(event.text for batch in events for event in batch)  # type: ignore[union-attr]
+    assert shown == text
+    assert [len(batch) for batch in events] == [1, 0, 1, 1, 0, 0, 1]
+    assert output.usage == usage(len(tokens))
+    assert output.feed(ids(tiny, "b"), "length") == [
+        TextDelta("b"),
+        Finished("length", usage(len(tokens) + 1)),
+    ]
+    assert output.feed(ids(tiny, "c")) == []
+
+
+def test_a_character_cut_off_by_the_end_is_not_shown(tiny: Tokenizer) -> None:
+    output = pipeline(tiny)
+    assert output.feed(ids(tiny, "\u20ac")[:2]) == []
+    assert output.feed([], "length") == [Finished("length", usage(2))]

@@ -84,7 +84,7 @@ def test_no_more_is_held_back_than_may_be_a_stop(stop: str, text: str) -> None:
 def test_long_stop_strings_take_linear_time() -> None:
     length = 100_000
     matcher = StopMatcher(["a" * length + "b", "a" * length + "c"])
-    started = time.monotonic()
+    started = time.process_time()
     total = sum(len(matcher.feed("a" * 4)) for _ in range(length // 2))
     assert total == length
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10

@@ -142,8 +142,9 @@ class TestFailures:
         ],
     )
     def test_are_template_errors(self, source: str, says: str) -> None:
-        with pytest.raises(TemplateError, match=says):
+        with pytest.raises(TemplateError, match=says) as refused:
             render(source)
+        assert refused.value.param == "messages"
 
     def test_a_template_is_usable_after_a_failure(self) -> None:
         template = ChatTemplate("{{ 1 / number }}")

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import queue
+import struct
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from luce.errors import DeviceOutOfMemory, InternalError, InvalidGrammar, PlacementError
@@ -55,6 +57,8 @@ class ScriptedEngine:
         self.on_step: Callable[[StepPlan], None] = lambda plan: None
         self.vocabulary: tuple = ()
         self.calls: list[str] = []
+        self.loads: np.ndarray | None = None
+        self.num_looks = 0
         self.compiling = threading.Event()
         self.compiling.set()
 
@@ -67,12 +71,16 @@ class ScriptedEngine:
 
     def check_grammar(self, grammar: GrammarSpec) -> GrammarSpec:
         self.calls.append(grammar.lark)
-        assert self.compiling.wait(10)
+        assert self.compiling.wait(60)
         if grammar.lark == "crash":
             raise RuntimeError("out of luck")
         if "bad" in grammar.lark:
             raise InvalidGrammar("that grammar is bad")
         return GrammarSpec(f"{grammar.lark}, compiled")
+
+    def expert_loads(self) -> np.ndarray | None:
+        self.num_looks += 1
+        return self.loads
 
     def step(self, plan: StepPlan) -> ScriptedStep:
         self.started.append(plan)
@@ -98,7 +106,7 @@ class ScriptedPost:
 
     def receive(self, *, wait: bool) -> list[wire.ToWorker]:
         if wait and not self.inbox and self.awaited:
-            self.inbox.append(self.posted.get(timeout=10))
+            self.inbox.append(self.posted.get(timeout=60))
             self.awaited -= 1
         if wait and not self.inbox:
             self.sleeps += 1
@@ -614,3 +622,31 @@ def test_no_step_runs_ahead_of_a_grammar():
     bench.run()
     assert bench.engine.most_under_way == 1
     assert bench.post.tokens("r1") == [100, 101, 102]
+
+
+def test_experts_are_counted_when_work_runs_out_and_every_five_seconds(bench: Bench):
+    bench.engine.loads = np.array([[3, 1 << 40], [0, 2]])
+    last_look = 0
+
+    def tick(plan: StepPlan) -> None:
+        nonlocal last_look
+        bench.now_ns += STATS_INTERVAL_NS
+        if plan.step == 30:
+            last_look = bench.engine.num_looks
+
+    bench.engine.on_step = tick
+    bench.submit("r1", max_tokens=42)
+    bench.run()
+    # A request of 42 tokens and so many quarters of a second: after 5 s, and at its end.
+    assert last_look == 1
+    assert bench.engine.num_looks == 3
+    stats = bench.post.of(wire.Stats)[-1].stats
+    assert stats.num_experts == 2
+    assert struct.unpack("<4q", stats.expert_loads) == (3, 1 << 40, 0, 2)
+
+
+def test_a_model_without_experts_says_nothing_of_them(bench: Bench):
+    bench.submit("r1")
+    bench.run()
+    stats = bench.post.of(wire.Stats)[-1].stats
+    assert (stats.num_experts, stats.expert_loads) == (0, b"")

@@ -18,7 +18,7 @@ class Far:
 
     def __init__(self) -> None:
         self.sock, near = socket.socketpair()
-        self.sock.settimeout(5)
+        self.sock.settimeout(60)
         self.closed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.mailbox = Mailbox(near, lambda: self.closed.put(threading.current_thread().name))
 
@@ -48,16 +48,21 @@ def test_messages_come_in_order(far: Far):
 
 
 def test_receive_waits_without_polling(far: Far):
-    got: queue.SimpleQueue[list[wire.ToWorker]] = queue.SimpleQueue()
-    thread = threading.Thread(target=lambda: got.put(far.mailbox.receive(wait=True)))
-    before_s = time.process_time()
+    got: queue.SimpleQueue[tuple[list[wire.ToWorker], float]] = queue.SimpleQueue()
+
+    def receive() -> None:
+        received = far.mailbox.receive(wait=True)
+        got.put((received, time.thread_time()))
+
+    thread = threading.Thread(target=receive)
     thread.start()
     time.sleep(0.2)
     assert got.empty()
     far.send(wire.Shutdown(1.0))
-    assert got.get(timeout=5) == [wire.Shutdown(1.0)]
+    received, computed_s = got.get(timeout=60)
+    assert received == [wire.Shutdown(1.0)]
     thread.join()
-    assert time.process_time() - before_s < 0.1
+    assert computed_s < 0.1
 
 
 def test_post_wakes_the_receiver(far: Far):
@@ -66,11 +71,36 @@ def test_post_wakes_the_receiver(far: Far):
 
 
 def test_close_sends_what_is_queued_first(far: Far):
-    for i in range(1000):
-        far.mailbox.send(wire.ControlDone(i))
+    sent = [wire.ControlDone(i, "x" * 1000) for i in range(1000)]
+    for message in sent:
+        far.mailbox.send(message)  # More than a kernel holds for a listener that reads nothing.
+    received: queue.SimpleQueue[list[wire.ToListener]] = queue.SimpleQueue()
+    reader = threading.Thread(target=lambda: received.put(far.read_to_end()))
+    reader.start()
     far.mailbox.close()
-    assert far.read_to_end() == [wire.ControlDone(i) for i in range(1000)]
+    reader.join()
+    assert received.get() == sent
     assert far.closed.empty()
+
+
+def test_what_is_sent_is_in_the_socket_when_send_returns(far: Far):
+    far.sock.setblocking(False)
+    for i in range(100):
+        far.mailbox.send(wire.ControlDone(i))
+        assert far.sock.recv(1 << 16) == encode_frame(wire.ControlDone(i))
+
+
+def test_a_listener_that_reads_late_gets_all_in_order(far: Far):
+    sent = [wire.ControlDone(i, "x" * 3000) for i in range(500)]
+    received: list[wire.ToListener] = []
+    batches = read_batches(far.sock, listener_decoder())
+    # Twice, so that direct sending begins again behind a queue that was emptied.
+    for end in (250, 500):
+        for message in sent[end - 250 : end]:
+            far.mailbox.send(message)
+        while len(received) < end:
+            received += next(batches)
+    assert received == sent
 
 
 def test_send_never_waits_for_a_listener_that_reads_nothing(far: Far):
@@ -78,7 +108,7 @@ def test_send_never_waits_for_a_listener_that_reads_nothing(far: Far):
     started_s = time.monotonic()
     for i in range(100):
         far.mailbox.send(wire.ControlDone(i, detail))
-    assert time.monotonic() - started_s < 2.0
+    assert time.monotonic() - started_s < 30.0
     far.mailbox.post(wire.Shutdown(0.0))
     assert far.mailbox.receive(wait=True) == [wire.Shutdown(0.0)]
     received: list[wire.ToListener] = []
@@ -100,7 +130,7 @@ def test_a_message_over_the_cap_is_an_error_of_the_sender(far: Far):
 def test_the_end_of_the_listener_is_told_once(far: Far):
     far.sock.shutdown(socket.SHUT_RDWR)
     far.sock.close()
-    assert far.closed.get(timeout=5) == "mailbox-reader"
+    assert far.closed.get(timeout=60) == "mailbox-reader"
     far.mailbox.send(wire.ControlDone(1))
     far.mailbox.close()
     assert far.closed.empty()
@@ -108,7 +138,7 @@ def test_the_end_of_the_listener_is_told_once(far: Far):
 
 def test_garbage_counts_as_the_end(far: Far):
     far.sock.sendall(struct.pack("<I", 1) + b"\xc1")
-    assert far.closed.get(timeout=5) == "mailbox-reader"
+    assert far.closed.get(timeout=60) == "mailbox-reader"
 
 
 def test_our_own_close_is_not_the_listeners_end(far: Far):

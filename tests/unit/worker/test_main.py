@@ -51,6 +51,9 @@ class Engine:
         sampled = [42 for item in self._plan.items if item.sample]
         return StepResult(self._plan.step, tuple(sampled))
 
+    def expert_loads(self) -> None:
+        return None
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -60,7 +63,7 @@ class Far:
 
     def __init__(self) -> None:
         self.sock, near = socket.socketpair()
-        self.sock.settimeout(5)
+        self.sock.settimeout(60)
         self.mailbox = Mailbox(near, lambda: self.mailbox.post(wire.Shutdown(0.0)))
         self.code: int | None = None
         self._batches = read_batches(self.sock, listener_decoder())
@@ -90,7 +93,7 @@ class Far:
         return messages
 
     def end(self) -> int | None:
-        self._thread.join(5)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self.code
 
@@ -101,7 +104,7 @@ def far() -> Iterator[Far]:
     yield far
     far.sock.close()
     if far._thread.is_alive():
-        far._thread.join(5)
+        far._thread.join(60)
 
 
 def use_model(monkeypatch, load: Callable[..., LoadedModel]) -> None:

@@ -43,6 +43,9 @@ class Engine:
     def result(self) -> StepResult:
         return StepResult(self._plan.step, tuple(7 for each in self._plan.items if each.sample))
 
+    def expert_loads(self) -> None:
+        return None
+
     def evict(self, level: str, save: Callable[[], None]) -> Kept:
         if self.errors:
             raise self.errors.pop(0)
@@ -51,10 +54,11 @@ class Engine:
         self.is_here = False
         return Kept(11, 22)
 
-    def reinstate(self) -> None:
+    def reinstate(self) -> int:
         if self.errors:
             raise self.errors.pop(0)
         self.is_here = True
+        return 33
 
 
 class Bench:
@@ -138,6 +142,11 @@ def test_an_evicted_model_saves_nothing_again(bench: Bench) -> None:
     bench.run(submit("a"), evict(1), evict(2, "cold"))
     assert [done.snapshots_lost for done in bench.done()] == [1, 0]
     assert bench.engine.levels == ["host", "cold"]
+
+
+def test_coming_back_says_what_of_the_host_stays_taken(bench: Bench) -> None:
+    bench.run(REINSTATE, evict(), REINSTATE, REINSTATE)
+    assert [done.host_bytes for done in bench.done()] == [0, 22, 33, 33]
 
 
 def test_reinstating_what_is_there(bench: Bench) -> None:

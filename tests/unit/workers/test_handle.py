@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,7 @@ SAMPLING = SamplingParams(max_tokens=64)
 PROMPT = [104, 105, 33]
 
 
-async def until(condition, timeout_s: float = 5.0) -> None:
+async def until(condition, timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.002)
@@ -225,7 +226,7 @@ async def test_a_submitter_that_leaves_cancels_and_the_handle_keeps_track():
         assert handle.in_flight == 1
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(handle.settled("r1"), 5)
+        await asyncio.wait_for(handle.settled("r1"), 60)
         assert handle.in_flight == 0
         assert [type(m) for m in worker.received] == [wire.Load, wire.Submit, wire.Cancel]
 
@@ -235,7 +236,7 @@ async def test_a_submitter_that_leaves_before_a_refusal_is_settled_by_it():
         task = asyncio.create_task(submit(handle))
         await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait_for(handle.settled("r1"), 5)
+        await asyncio.wait_for(handle.settled("r1"), 60)
         assert handle.in_flight == 0
 
 
@@ -334,8 +335,9 @@ async def test_a_failed_load_keeps_its_reason():
         assert str(handle.fault) == "tensor x is missing."
 
 
-async def test_loading_says_so_and_shows_progress():
-    async with connected(FakeScript(load_s=0.1), wait=False) as (handle, _):
+async def test_loading_says_so_and_shows_progress(tmp_path: Path):
+    loaded = tmp_path / "loaded"
+    async with connected(FakeScript(load_until_file=str(loaded)), wait=False) as (handle, _):
         with pytest.raises(ModelLoading):
             await submit(handle)
         await until(lambda: handle.progress is not None)
@@ -343,6 +345,7 @@ async def test_loading_says_so_and_shows_progress():
         assert handle.progress.total_bytes == 100
         with pytest.raises(ModelLoading):
             await submit(handle)
+        loaded.touch()
         await until(lambda: handle.state is WorkerState.READY)
 
 

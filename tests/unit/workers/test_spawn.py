@@ -26,7 +26,7 @@ def python(code: str, lines: list[str], **options) -> ProcessLauncher:
 async def run(code: str, **options) -> tuple[int, list[str]]:
     lines: list[str] = []
     process = await python(code, lines, **options).launch(SPEC)
-    code_ = await asyncio.wait_for(process.wait(), 20)
+    code_ = await asyncio.wait_for(process.wait(), 60)
     process.sock.close()
     return code_, lines
 
@@ -46,8 +46,8 @@ async def test_the_worker_gets_the_other_end_of_the_socket():
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(sock, b"hello")
-        assert await asyncio.wait_for(loop.sock_recv(sock, 5), 20) == b"HELLO"
-        assert await asyncio.wait_for(loop.sock_recv(sock, 5), 20) == b""
+        assert await asyncio.wait_for(loop.sock_recv(sock, 5), 60) == b"HELLO"
+        assert await asyncio.wait_for(loop.sock_recv(sock, 5), 60) == b""
     assert await process.wait() == 0
 
 
@@ -99,11 +99,11 @@ async def test_terminate_kill_and_their_exit_codes():
     ):
         lines: list[str] = []
         process = await python(code, lines).launch(SPEC)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not lines:
                 await asyncio.sleep(0.005)
         getattr(process, method)()
-        assert await asyncio.wait_for(process.wait(), 20) == expected
+        assert await asyncio.wait_for(process.wait(), 60) == expected
         getattr(process, method)()
         process.sock.close()
 
@@ -119,14 +119,14 @@ async def test_kill_takes_the_grandchildren_too():
         """,
         lines,
     ).launch(SPEC)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not lines:
             await asyncio.sleep(0.005)
     process.kill()
-    await asyncio.wait_for(process.wait(), 20)
+    await asyncio.wait_for(process.wait(), 60)
     process.sock.close()
     grandchild = int(lines[0].removeprefix("[m] "))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while _is_running(grandchild):
             await asyncio.sleep(0.01)
 

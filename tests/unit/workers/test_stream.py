@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 
 import pytest
 
@@ -128,3 +129,68 @@ async def test_cancel_is_sent_once_and_not_after_retirement(stream, cancels):
     other.retire(retired())
     other.cancel("client_gone")
     assert cancels == ["client_gone"]
+
+
+class Follower:
+    """Takes whatever it is called for."""
+
+    def __init__(self, stream: WorkerStream) -> None:
+        self.stream = stream
+        self.taken: list[list[SeqDelta] | Exception] = []
+        stream.follow(self)
+
+    def __call__(self) -> None:
+        try:
+            self.taken.append(self.stream.take())
+        except WorkerLost as error:
+            self.taken.append(error)
+
+
+async def test_a_follower_is_called_once_for_what_comes_together(stream):
+    follower = Follower(stream)
+    stream.push(SeqDelta("r", [1]))
+    stream.push(SeqDelta("r", [2]))
+    assert follower.taken == []
+    await asyncio.sleep(0)
+    assert follower.taken == [[SeqDelta("r", [1]), SeqDelta("r", [2])]]
+    stream.push(SeqDelta("r", [3], "stop"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert follower.taken[1:] == [[SeqDelta("r", [3], "stop")]]
+
+
+async def test_who_follows_late_is_called_for_what_has_come(stream):
+    stream.push(SeqDelta("r", [1]))
+    follower = Follower(stream)
+    await asyncio.sleep(0)
+    assert follower.taken == [[SeqDelta("r", [1])]]
+
+
+async def test_a_follower_gets_an_error_behind_what_came_before_it(stream):
+    follower, lost = Follower(stream), WorkerLost("gone")
+    stream.push(SeqDelta("r", [1]))
+    stream.fail(lost)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert follower.taken == [[SeqDelta("r", [1])], lost]
+
+
+async def test_who_follows_no_more_is_not_called(stream):
+    follower = Follower(stream)
+    stream.push(SeqDelta("r", [1]))
+    stream.unfollow()
+    stream.push(SeqDelta("r", [2]))
+    await asyncio.sleep(0)
+    assert follower.taken == []
+    assert len(await stream.next()) == 2
+
+
+async def test_a_follower_is_called_in_its_own_context(stream):
+    names: list[str] = []
+    name = contextvars.ContextVar("name", default="")
+    name.set("mine")
+    stream.follow(lambda: names.append(name.get()))
+    name.set("another's")
+    stream.push(SeqDelta("r", [1]))
+    await asyncio.sleep(0)
+    assert names == ["mine"]

@@ -27,7 +27,7 @@ SPEC = LoadSpec(name="m", path="m.gguf")
 PROMPT = pack_prompt([65, 66, 67])
 
 
-async def until(condition, timeout_s: float = 10.0) -> None:
+async def until(condition, timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -74,7 +74,7 @@ def test_backoff_doubles_to_its_cap_and_resets_after_a_healthy_stretch():
 
 async def test_start_load_serve_stop_leaves_no_process():
     async with supervised() as supervisor:
-        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        await asyncio.wait_for(supervisor.wait_first_load(), 60)
         pid = supervisor.handle.pid
         assert is_alive(pid)
         stream = await submit(supervisor)
@@ -93,7 +93,7 @@ async def test_a_killed_worker_comes_back_after_the_pause_and_not_before():
     clock = FakeClock()
     supervisor = Supervisor(SPEC, launcher(hold_after=1), clock)
     supervisor.start()
-    await asyncio.wait_for(supervisor.wait_first_load(), 10)
+    await asyncio.wait_for(supervisor.wait_first_load(), 60)
     first_pid = supervisor.handle.pid
     stream = await submit(supervisor)
     os.kill(first_pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ async def test_a_killed_worker_comes_back_after_the_pause_and_not_before():
 async def test_a_load_that_fails_at_first_start_is_final_and_says_why():
     async with supervised(load_error="ModelFileError", load_message="no tensors.") as supervisor:
         with pytest.raises(ModelFileError, match=r"no tensors\."):
-            await asyncio.wait_for(supervisor.wait_first_load(), 10)
+            await asyncio.wait_for(supervisor.wait_first_load(), 60)
         assert isinstance(supervisor.failed, ModelFileError)
         assert supervisor.num_restarts == 0
         with pytest.raises(ModelFileError):
@@ -127,13 +127,13 @@ async def test_a_load_that_fails_at_first_start_is_final_and_says_why():
 async def test_a_failed_first_start_is_left_to_the_caller_to_tell(caplog):
     async with supervised(load_error="ModelFileError", load_message="no tensors.") as supervisor:
         with pytest.raises(ModelFileError):
-            await asyncio.wait_for(supervisor.wait_first_load(), 10)
+            await asyncio.wait_for(supervisor.wait_first_load(), 60)
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 async def test_a_worker_lost_after_it_served_is_logged(caplog):
     async with supervised() as supervisor:
-        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        await asyncio.wait_for(supervisor.wait_first_load(), 60)
         os.kill(supervisor.handle.pid, signal.SIGKILL)
         await until(lambda: supervisor.pause_s is not None)
     events = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
@@ -144,7 +144,7 @@ async def test_a_worker_lost_after_it_served_is_logged(caplog):
 async def test_a_process_that_dies_before_it_is_ready_is_a_start_error(crash):
     async with supervised(crash=crash) as supervisor:
         with pytest.raises(WorkerStartError, match="SIGKILL"):
-            await asyncio.wait_for(supervisor.wait_first_load(), 10)
+            await asyncio.wait_for(supervisor.wait_first_load(), 60)
 
 
 async def test_an_interpreter_that_does_not_exist_is_a_start_error():
@@ -164,7 +164,7 @@ async def test_a_reload_that_fails_is_tried_again(tmp_path: Path):
         SPEC, launcher(crash="tokens", crash_once_file=str(marker)), clock, Backoff(first_s=2)
     )
     supervisor.start()
-    await asyncio.wait_for(supervisor.wait_first_load(), 10)
+    await asyncio.wait_for(supervisor.wait_first_load(), 60)
     stream = await submit(supervisor)
     with pytest.raises(WorkerLost):
         async for _ in stream:
@@ -180,51 +180,51 @@ async def test_a_reload_that_fails_is_tried_again(tmp_path: Path):
 
 async def test_stop_lets_running_requests_end_within_the_grace():
     async with supervised(token_delay_s=0.05) as supervisor:
-        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        await asyncio.wait_for(supervisor.wait_first_load(), 60)
         stream = await submit(supervisor)
         stopping = asyncio.create_task(supervisor.stop(10))
         batches = [batch async for batch in stream]
         assert batches[-1][-1].finish == "stop"
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, 60)
 
 
 async def test_stop_cuts_what_outlives_the_grace():
     async with supervised(hold_after=1) as supervisor:
-        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        await asyncio.wait_for(supervisor.wait_first_load(), 60)
         stream = await submit(supervisor)
         stopping = asyncio.create_task(supervisor.stop(0.05))
         with pytest.raises(ShuttingDown):
             async for _ in stream:
                 pass
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, 60)
 
 
 async def test_a_worker_deaf_to_shutdown_and_sigterm_is_killed(monkeypatch):
     monkeypatch.setattr("luce.workers.supervisor.SHUTDOWN_MARGIN_S", 0.05)
     monkeypatch.setattr("luce.workers.supervisor.TERMINATE_PATIENCE_S", 0.05)
     async with supervised(ignore_shutdown=True) as supervisor:
-        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        await asyncio.wait_for(supervisor.wait_first_load(), 60)
         pid = supervisor.handle.pid
-        await asyncio.wait_for(supervisor.stop(0), 5)
+        await asyncio.wait_for(supervisor.stop(0), 60)
         assert not is_alive(pid)
 
 
 async def test_a_second_stop_cuts_the_first_one_short():
     async with supervised(hold_after=0) as supervisor:
-        await asyncio.wait_for(supervisor.wait_first_load(), 10)
+        await asyncio.wait_for(supervisor.wait_first_load(), 60)
         await submit(supervisor)
-        patient = asyncio.create_task(supervisor.stop(60))
+        patient = asyncio.create_task(supervisor.stop(600))
         await asyncio.sleep(0.05)
         assert not patient.done()
-        await asyncio.wait_for(supervisor.stop(0), 5)
-        await asyncio.wait_for(patient, 5)
+        await asyncio.wait_for(supervisor.stop(0), 60)
+        await asyncio.wait_for(patient, 60)
 
 
 async def test_stop_while_it_starts_ends_and_reports_no_load():
     async with supervised(load_s=0.3) as supervisor:
         waiting = asyncio.create_task(supervisor.wait_first_load())
         await asyncio.sleep(0)
-        await asyncio.wait_for(supervisor.stop(5), 10)
+        await asyncio.wait_for(supervisor.stop(5), 60)
         with pytest.raises(WorkerStartError, match="stopped before"):
             await waiting
 
@@ -233,10 +233,10 @@ async def test_stop_in_a_pause_does_not_wait_it_out():
     clock = FakeClock()
     supervisor = Supervisor(SPEC, launcher(), clock)
     supervisor.start()
-    await asyncio.wait_for(supervisor.wait_first_load(), 10)
+    await asyncio.wait_for(supervisor.wait_first_load(), 60)
     os.kill(supervisor.handle.pid, signal.SIGKILL)
     await until(lambda: supervisor.pause_s is not None)
-    await asyncio.wait_for(supervisor.stop(5), 5)
+    await asyncio.wait_for(supervisor.stop(5), 60)
     assert supervisor.num_restarts == 0
     assert supervisor.handle.state is WorkerState.STOPPED
 
@@ -244,7 +244,7 @@ async def test_stop_in_a_pause_does_not_wait_it_out():
 async def test_cancelling_the_supervision_kills_the_process():
     supervisor = Supervisor(SPEC, launcher())
     supervisor.start()
-    await asyncio.wait_for(supervisor.wait_first_load(), 10)
+    await asyncio.wait_for(supervisor.wait_first_load(), 60)
     pid = supervisor.handle.pid
     supervisor._task.cancel()
     await until(lambda: not is_alive(pid))
@@ -256,7 +256,7 @@ async def test_a_worker_that_breaks_the_protocol_is_replaced():
     clock = FakeClock()
     supervisor = Supervisor(SPEC, launcher(malformed="garbage"), clock)
     supervisor.start()
-    await asyncio.wait_for(supervisor.wait_first_load(), 10)
+    await asyncio.wait_for(supervisor.wait_first_load(), 60)
     pid = supervisor.handle.pid
     with pytest.raises(WorkerLost):
         await submit(supervisor)

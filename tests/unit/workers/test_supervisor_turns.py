@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -124,17 +125,17 @@ async def test_put_down_reaps_and_stays_down() -> None:
         assert launcher.num_launched["m"] == 2
 
 
-async def test_put_down_ends_a_load() -> None:
-    async with up(FakeScript(load_s=0.2)) as (supervisor, _, _):
+async def test_put_down_ends_a_load(tmp_path: Path) -> None:
+    async with up(FakeScript(load_until_file=str(tmp_path / "never"))) as (supervisor, _, _):
         bringing = asyncio.create_task(supervisor.bring_up())
         await until(lambda: supervisor.handle.state is WorkerState.LOADING)
-        await asyncio.wait_for(supervisor.put_down(), 5)
+        await asyncio.wait_for(supervisor.put_down(), 60)
         with pytest.raises(WorkerStartError):
             await bringing
 
 
-async def test_stopping_ends_who_brings_it_up() -> None:
-    async with up(FakeScript(load_s=0.3)) as (supervisor, _, _):
+async def test_stopping_ends_who_brings_it_up(tmp_path: Path) -> None:
+    async with up(FakeScript(load_until_file=str(tmp_path / "never"))) as (supervisor, _, _):
         bringing = asyncio.create_task(supervisor.bring_up())
         await until(lambda: supervisor.handle.state is WorkerState.LOADING)
         await supervisor.stop(0)

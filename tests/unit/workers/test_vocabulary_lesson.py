@@ -39,13 +39,13 @@ class Source:
     def __call__(self) -> TokenVocabulary:
         self.num_asked += 1
         self.threads.add(threading.get_ident())
-        assert self.may_go.wait(5)
+        assert self.may_go.wait(60)
         return self.vocabulary
 
 
 async def connect(handle: WorkerHandle, worker: FakeWorker) -> None:
     await handle.connect(worker.connect())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while handle.state is not WorkerState.READY:
             await asyncio.sleep(0.002)
 

@@ -1,4 +1,4 @@
-"""Token embedding: a table of rows, plain or quantised."""
+"""Token embedding: a table of rows, plain, quantised or FP8."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from luce.engine.fp8_weights import Fp8Matrix
+from luce.engine.ops.fp8_matmul import Fp8Lookup
 from luce.engine.ops.quant_matmul import QuantLookup
 from luce.engine.quant_planes import QuantPlanes
 
@@ -67,3 +69,27 @@ class QuantEmbedding:
     def nbytes(self) -> int:
         """Memory of the planes."""
         return self.planes.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Embedding:
+    """Looks tokens up in a table of FP8 numbers.
+
+    Attributes:
+        matrix: [V, hidden].
+        dtype: what the model computes in.
+        lookup: the implementation.
+    """
+
+    matrix: Fp8Matrix
+    dtype: torch.dtype
+    lookup: Fp8Lookup
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """i32 [T] → [T, hidden]."""
+        return self.lookup(self.matrix, token_ids, self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of numbers and scales."""
+        return self.matrix.nbytes

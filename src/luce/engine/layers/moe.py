@@ -22,8 +22,7 @@ class Router:
         num_chosen: experts of a token.
         norm_weights: their weights are scaled to sum to 1.
         op: the implementation.
-        loads: i64 [E]: tokens each expert has had since the model was loaded, for whoever places
-            experts.
+        loads: i64 [E]: tokens each expert has had; see `ExpertLoads`.
     """
 
     gate: Linear

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from luce.engine.context import ForwardContext
+from luce.engine.fp8_weights import Fp8Matrix, StoredPart
 from luce.engine.native.tiles import StoredMatrix
 from luce.engine.quant_planes import QuantPlanes
 
@@ -33,6 +35,16 @@ class Parameters(Protocol):
         Returns:
             Planes for each run of parts of one type, in order; None if a part has a type, or a
             width, that has no planes.
+        """
+
+    def fp8(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredPart] | None:
+        """The same matrices: those that are FP8 as they are stored, the others as `matrix`.
+
+        Returns:
+            What lies one below the other, in order; None if no part is FP8.
+
+        Raises:
+            ModelFileError: as `matrix`, or scales are missing or no finite numbers.
         """
 
     def stored(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredMatrix]:
@@ -81,6 +93,26 @@ class Parameters(Protocol):
             or gate and up have different types.
         """
 
+    def stored_experts(self, prefix: str, shape: tuple[int, int, int]) -> list[StoredMatrix] | None:
+        """The same matrices as their file has them, on the host.
+
+        Returns:
+            gate and up, E * F rows each, and down, E * hidden rows; None if each expert is a
+            tensor of its own, or gate and up are one.
+        """
+
+    def fp8_experts(
+        self, prefix: str, shape: tuple[int, int, int]
+    ) -> tuple[Fp8Matrix, Fp8Matrix] | None:
+        """The same matrices as FP8, one expert's below the other's, with bands of F and hidden.
+
+        Returns:
+            gate | up, E * 2F rows, and down, E * hidden rows; None if they are not FP8.
+
+        Raises:
+            ModelFileError: as `fp8`, or only some are FP8.
+        """
+
     def optional_vector(self, name: str, shape: tuple[int]) -> torch.Tensor | None:
         """A float32 vector that may be missing; there when this returns."""
 
@@ -98,6 +130,10 @@ class Model(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory of the parameters and tables."""
+
+    @property
+    def expert_loads(self) -> Sequence[torch.Tensor]:
+        """Of each layer with a mixture the tokens its experts have had, i64 [E]."""
 
     def rotary(self, positions: torch.Tensor) -> torch.Tensor:
         """The rotary angles of i32 [T] positions, for the context."""

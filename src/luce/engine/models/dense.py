@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 
 from luce.engine.context import ForwardContext
+from luce.engine.fp8_weights import Fp8Matrix
 from luce.engine.layers.attention import SelfAttention
-from luce.engine.layers.embedding import Embedding, QuantEmbedding, TokenEmbedding
+from luce.engine.layers.embedding import Embedding, Fp8Embedding, QuantEmbedding, TokenEmbedding
 from luce.engine.layers.mlp import GatedMlp
 from luce.engine.layers.norm import Norm
 from luce.engine.layers.rotary import RotaryTable
@@ -22,6 +23,7 @@ from luce.engine.models.base import Parameters
 from luce.engine.models.mixture import mixture
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.cpu.native import NativeEmbedding
+from luce.engine.ops.cpu.native_plain import native_linear
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.qkv import HeadNorms
@@ -68,6 +70,7 @@ class DenseModel:
         self._head = builder.head(self._embedding)
         builder.finish()
         self.nbytes = builder.linear_bytes + self._embedding.nbytes + self._rotary.nbytes
+        self.expert_loads = tuple(builder.expert_loads)
 
     @property
     def vocab_size(self) -> int:
@@ -98,6 +101,7 @@ class DenseBuilder:
         heads: of attention.
         dtype: what the model computes in.
         linear_bytes: memory of the matrices built so far.
+        expert_loads: counters of the mixtures built so far.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class DenseBuilder:
         self._final_norm = parameters.vector(("norm.weight", (hparams.hidden_size,)))
         self.dtype = self._final_norm.dtype
         self.linear_bytes = 0
+        self.expert_loads: list[torch.Tensor] = []
 
     def rotary(self) -> RotaryTable:
         divisors = self.parameters.optional_vector("rope_freqs", (self.hparams.rotated_dim // 2,))
@@ -129,6 +134,10 @@ class DenseBuilder:
             planes = self.parameters.quantised((name, shape))
             if planes is not None:
                 return QuantEmbedding(planes[0], self.dtype, quantised.lookup)
+        if self.ops.fp8 is not None:
+            for part in self.parameters.fp8((name, shape)) or ():
+                if isinstance(part, Fp8Matrix):
+                    return Fp8Embedding(part, self.dtype, self.ops.fp8.lookup)
         return Embedding(self.parameters.table(name, shape), self.dtype)
 
     def head(self, embedding: TokenEmbedding) -> Linear:
@@ -141,6 +150,9 @@ class DenseBuilder:
             if isinstance(embedding, QuantEmbedding):
                 assert self.ops.quantised is not None
                 return self.ops.quantised.pack_linear([embedding.planes], None)
+            if isinstance(embedding, Fp8Embedding):
+                assert self.ops.fp8 is not None
+                return self.ops.fp8.pack_linear([embedding.matrix], None)
             if isinstance(embedding, Embedding) and embedding.table.dtype == self.dtype:
                 head = self.ops.pack_linear(embedding.table, None)
                 self.linear_bytes += 0 if head.holds(embedding.table) else head.nbytes
@@ -222,13 +234,17 @@ class DenseBuilder:
         return linear
 
     def _pack(self, shaped: list[tuple[str, tuple[int, int]]], bias: torch.Tensor | None) -> Linear:
-        """In tiles or planes if all parts can be; else decoded as a whole."""
+        """In tiles or planes if all parts can be, FP8 where a part is; else decoded as a whole."""
         if self.ops.native is not None:
-            tiled = self.ops.native.linear(self.parameters.stored(*shaped), bias)
+            tiled = native_linear(self.ops.native, self.parameters.stored(*shaped), bias)
             if tiled is not None:
                 return tiled
         if self.ops.quantised is not None:
             planes = self.parameters.quantised(*shaped)
             if planes is not None:
                 return self.ops.quantised.pack_linear(planes, bias)
+        if self.ops.fp8 is not None:
+            stored = self.parameters.fp8(*shaped)
+            if stored is not None:
+                return self.ops.fp8.pack_linear(stored, bias)
         return self.ops.pack_linear(self.parameters.matrix(*shaped), bias)

@@ -8,6 +8,8 @@ import torch
 
 from luce.engine.layers.moe import MixtureOfExperts, Router, SharedExpert
 from luce.engine.models.base import Parameters
+from luce.engine.ops.cpu.native_moe import native_experts
+from luce.engine.ops.cpu.native_plain import mixed_linear
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import ExpertMlp
 from luce.engine.ops.projection import NormWeight
@@ -22,6 +24,7 @@ class LayerBuilder(Protocol):
     parameters: Parameters
     ops: OpSet
     linear_bytes: int
+    expert_loads: list[torch.Tensor]
 
     def norm(self, name: str) -> NormWeight:
         """A norm over the hidden size."""
@@ -48,15 +51,17 @@ def mixture(builder: LayerBuilder, experts: Experts, prefix: str, norm: str) -> 
     input_norm = builder.norm(norm)
     packed = _experts(builder, f"{prefix}experts.", shape)
     builder.linear_bytes += packed.nbytes
+    loads = input_norm.weight.new_zeros(experts.num_experts, dtype=torch.int64)
+    builder.expert_loads.append(loads)
     return MixtureOfExperts(
         norm=input_norm,
         router=Router(
-            gate=builder.linear(*gate, columns=hidden),
+            gate=_gate(builder, gate),
             num_experts=experts.num_experts,
             num_chosen=experts.num_per_token,
             norm_weights=experts.norm_weights,
             op=ops.route,
-            loads=input_norm.weight.new_zeros(experts.num_experts, dtype=torch.int64),
+            loads=loads,
         ),
         experts=packed,
         shared=_shared(builder, experts, f"{prefix}shared_expert."),
@@ -66,13 +71,34 @@ def mixture(builder: LayerBuilder, experts: Experts, prefix: str, norm: str) -> 
     )
 
 
+def _gate(builder: LayerBuilder, parts: list[tuple[str, int]]) -> Linear:
+    """The router's product: a small matrix, which files leave plain."""
+    native, hidden = builder.ops.native, builder.hparams.hidden_size
+    if native is not None and native.is_used:
+        stored = builder.parameters.stored(*((name, (rows, hidden)) for name, rows in parts))
+        gate = mixed_linear(native, stored)
+        if gate is not None:
+            builder.linear_bytes += gate.nbytes
+            return gate
+    return builder.linear(*parts, columns=hidden)
+
+
 def _experts(builder: LayerBuilder, prefix: str, shape: tuple[int, int, int]) -> ExpertMlp:
     """As they are stored where there are operations for it; else decoded."""
     ops, parameters = builder.ops, builder.parameters
+    if ops.native is not None:
+        stored = parameters.stored_experts(prefix, shape)
+        tiled = None if stored is None else native_experts(ops.native, stored, shape)
+        if tiled is not None:
+            return tiled
     if ops.quantised is not None and ops.quantised.pack_experts is not None:
         planes = parameters.quantised_experts(prefix, shape)
         if planes is not None:
             return ops.quantised.pack_experts(*planes, shape[0], ops.silu_and_mul)
+    if ops.fp8 is not None:
+        matrices = parameters.fp8_experts(prefix, shape)
+        if matrices is not None:
+            return ops.fp8.pack_experts(*matrices, shape[0], ops.silu_and_mul)
     return ops.pack_experts(*parameters.experts(prefix, shape))
 
 

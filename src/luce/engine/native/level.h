@@ -74,6 +74,12 @@ static inline vi round_i(vf x) { return (vi)_mm512_cvtps_epi32((__m512)x); }
 static inline void store_codes(int8_t *to, vi codes) {
     _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)codes));
 }
+static inline vi load_signed(const int8_t *from) {
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+static inline vi load_words(const uint16_t *from) {
+    return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+}
 
 #elif defined(__AVX2__)
 
@@ -120,6 +126,12 @@ static inline void store_codes(int8_t *to, vi codes) {
     __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)codes),
                                     _mm256_extracti128_si256((__m256i)codes, 1));
     _mm_storel_epi64((__m128i *)to, _mm_packs_epi16(words, words));
+}
+static inline vi load_signed(const int8_t *from) {
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
+}
+static inline vi load_words(const uint16_t *from) {
+    return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
 }
 
 #else
@@ -181,6 +193,8 @@ static inline vi round_i(vf x) {
 static inline void store_codes(int8_t *to, vi codes) {
     for (int lane = 0; lane < LANES; lane++) to[lane] = (int8_t)codes[lane];
 }
+static inline vi load_signed(const int8_t *from) { return (vi){from[0], from[1], from[2], from[3]}; }
+static inline vi load_words(const uint16_t *from) { return (vi){from[0], from[1], from[2], from[3]}; }
 
 #endif
 

@@ -7,7 +7,18 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_uint8, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_void_p,
+)
 from functools import cache, lru_cache
 
 from luce.engine.native import build
@@ -15,9 +26,12 @@ from luce.engine.native import build
 TILE = 16
 GROUP = 32
 SEGMENT = 64
+SPAN = 256
 UNIT_ROWS = 64
+MOST_HEAD_DIM = 256
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 MAX_PARTS = 4
-EMBED, NORM, QUANTISE, PRODUCT, GATED, PLACE, ATTEND = range(7)
+EMBED, NORM, QUANTISE, PRODUCT, GATED, PLACE, ATTEND, CHOOSE = range(8)
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +80,29 @@ class Heads(Structure):
 class Cache(Structure):
     """`luce_cache`."""
 
-    _fields_ = [("data", c_void_p), ("block_tokens", c_int32)]
+    _fields_ = [
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("key_scales", c_void_p),
+        ("value_scales", c_void_p),
+        ("block_bytes", c_int64),
+        ("block_tokens", c_int32),
+        ("key_type", c_int32),
+        ("value_type", c_int32),
+    ]
+
+
+class Choice(Structure):
+    """`luce_choice`."""
+
+    _fields_ = [
+        ("top_p", c_double),
+        ("uniform", c_double),
+        ("temperature", c_float),
+        ("min_p", c_float),
+        ("top_k", c_int32),
+        ("token", c_int32),
+    ]
 
 
 class Step(Structure):
@@ -83,6 +119,15 @@ class Step(Structure):
         ("unit_lengths", c_void_p),
         ("unit_tables", c_void_p),
         ("blocks", c_void_p),
+        ("starts", c_void_p),
+        ("state_slots", c_void_p),
+        ("num_sequences", c_int32),
+        ("num_pieces", c_int32),
+        ("piece_units", c_void_p),
+        ("piece_spans", c_void_p),
+        ("arrivals", c_void_p),
+        ("partials", c_void_p),
+        ("partial_rows", c_int32),
     ]
 
 
@@ -103,6 +148,8 @@ class Op(Structure):
         ("key_weight", c_void_p),
         ("heads", Heads),
         ("cache", Cache),
+        ("more", c_void_p),
+        ("choices", c_void_p),
     ]
 
 
@@ -135,6 +182,11 @@ class NativeLibrary:
         self._threads = 1
         self._kernels = kernels
         self.level = ctypes.cast(kernels, POINTER(c_char_p))[0].decode()
+
+    @property
+    def threads(self) -> int:
+        """How many are used."""
+        return self._threads
 
     def use_threads(self, count: int) -> int:
         """Have the pool use so many threads, the caller's included; returns how many there are."""

@@ -15,7 +15,9 @@
 #define LUCE_TILE 16
 #define LUCE_GROUP 32
 #define LUCE_SEGMENT 64 /* keys that attention looks at together */
+#define LUCE_SPAN 256 /* keys that are attended to by themselves: what threads share of a row */
 #define LUCE_UNIT_ROWS 64 /* most query rows, tokens times heads, of a unit of attention */
+#define LUCE_MOST_HEAD_DIM 256 /* numbers of a head that is attended to */
 #define LUCE_PARTS 4
 
 /* How a matrix's codes lie in memory. */
@@ -71,10 +73,16 @@ typedef struct {
     int32_t num_heads, num_kv_heads, head_dim, rotary_dim, interleaved;
 } luce_heads;
 
-/* A block of the cache, f32: keys [K, D, P], then values [K, P, D]. */
+/* How keys or values are stored: `kv_types.h`. */
+enum { LUCE_KV_F32, LUCE_KV_F16, LUCE_KV_BF16, LUCE_KV_Q8, LUCE_KV_Q4 };
+
+/* A layer's cache: where its first block has keys [K, W, P] and values [K, P, W], and the scales of
+ * those that have some; `block_bytes` on is the next block. */
 typedef struct {
-    float *data;
-    int32_t block_tokens;
+    uint8_t *keys, *values;
+    uint16_t *key_scales, *value_scales;
+    int64_t block_bytes;
+    int32_t block_tokens, key_type, value_type;
 } luce_cache;
 
 /* One batch of tokens. A unit of attention is a run of one sequence's tokens. */
@@ -88,6 +96,16 @@ typedef struct {
     const int32_t *unit_lengths;  /* [units]: keys its first token sees */
     const int32_t *unit_tables;   /* [units]: where its blocks begin in `blocks` */
     const int32_t *blocks;
+    const int32_t *starts;        /* [sequences + 1]: where their tokens begin */
+    const int32_t *state_slots;   /* [sequences]: whose states they advance */
+    int32_t num_sequences;
+    /* Pieces of attention: a unit with all its keys, or one of its spans. */
+    int32_t num_pieces;
+    const int32_t *piece_units;   /* [pieces] */
+    const int32_t *piece_spans;   /* [pieces]: the span, -1 for all; those of a unit in order */
+    int32_t *arrivals;            /* [units, K]: pieces that are done; 0 between operations */
+    float *partials;              /* [pieces, K, partial_rows, D + 2]: of single spans */
+    int32_t partial_rows;
 } luce_step;
 
 enum {
@@ -98,8 +116,16 @@ enum {
     LUCE_GATED,    /* out_rows = silu(gate) * up of linear(in_rows); `out` too if it is there */
     LUCE_PLACE,    /* norms and rotates q and k of `out` in place, writes k and v to the cache */
     LUCE_ATTEND,   /* out = attention of `in`; out_rows too if they are there */
+    LUCE_CHOOSE,   /* tokens of `choices` by the logits in `out`, which are overwritten */
     LUCE_OPS,
 };
+
+/* How a row's token is chosen, and which it is: -1 where the logits are not numbers. */
+typedef struct {
+    double top_p, uniform;
+    float temperature, min_p; /* temperature 0: the largest */
+    int32_t top_k, token;
+} luce_choice;
 
 typedef struct {
     int32_t kind, width;
@@ -112,6 +138,8 @@ typedef struct {
     const float *weight, *key_weight;
     luce_heads heads;
     luce_cache cache;
+    const void *more; /* of operations in layers.h */
+    luce_choice *choices;
 } luce_op;
 
 /* The kernels of one instruction set. */

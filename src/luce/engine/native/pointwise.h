@@ -138,10 +138,27 @@ static void rotate(float *head, const float *rotary, int32_t dim, int32_t interl
     }
 }
 
+/* A token's keys and values to its slot. */
+static void store_token(const luce_op *op, const float *key, int64_t slot) {
+    const luce_cache *cache = &op->cache;
+    int32_t dim = op->heads.head_dim, num_kv = op->heads.num_kv_heads, tokens = cache->block_tokens;
+    int32_t offset = (int32_t)(slot % tokens), groups = dim / LUCE_GROUP;
+    int32_t value_bytes = head_bytes(cache->value_type, dim);
+    int64_t begin = slot / tokens * cache->block_bytes;
+    const float *value = key + (int64_t)num_kv * dim;
+    for (int64_t head = 0; head < num_kv; head++) {
+        int64_t scales = begin / 2 + head * groups * tokens;
+        uint8_t *to = cache->keys + begin + head * tokens * head_bytes(cache->key_type, dim);
+        put_key(cache, to, cache->key_scales + scales, offset, key + head * dim, dim);
+        encode_head(cache->value_type, value + head * dim, dim,
+                    cache->values + begin + (head * tokens + offset) * value_bytes,
+                    cache->value_scales + scales + (int64_t)offset * groups);
+    }
+}
+
 static void place(const luce_op *op, const luce_step *step, int32_t first, int32_t stop) {
     int32_t dim = op->heads.head_dim, num_q = op->heads.num_heads, num_kv = op->heads.num_kv_heads;
-    int32_t block_tokens = op->cache.block_tokens;
-    int64_t width = (int64_t)(num_q + 2 * num_kv) * dim, part = (int64_t)num_kv * dim * block_tokens;
+    int64_t width = (int64_t)(num_q + 2 * num_kv) * dim;
     for (int64_t token = first; token < stop; token++) {
         float *row = op->out + token * width;
         const float *rotary = step->rotary + token * op->heads.rotary_dim;
@@ -151,14 +168,6 @@ static void place(const luce_op *op, const luce_step *step, int32_t first, int32
             if (weight != NULL) norm_row(mine, weight, mine, dim, op->eps);
             rotate(mine, rotary, op->heads.rotary_dim, op->heads.interleaved);
         }
-        int64_t slot = step->slots[token], offset = slot % block_tokens;
-        float *keys = op->cache.data + slot / block_tokens * 2 * part, *values = keys + part;
-        const float *key = row + (int64_t)num_q * dim, *value = key + (int64_t)num_kv * dim;
-        for (int32_t head = 0; head < num_kv; head++) {
-            float *to = keys + (int64_t)head * dim * block_tokens + offset;
-            for (int32_t each = 0; each < dim; each++) to[(int64_t)each * block_tokens] = key[head * dim + each];
-            memcpy(values + ((int64_t)head * block_tokens + offset) * dim, value + head * dim,
-                   (size_t)dim * sizeof(float));
-        }
+        store_token(op, row + (int64_t)num_q * dim, step->slots[token]);
     }
 }

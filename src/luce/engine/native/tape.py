@@ -82,12 +82,15 @@ class Tape:
     Attributes:
         library: as given.
         step: what the operations know of the batch.
+        is_proven: a recording of the model's operations was compared with them, and is the same.
     """
 
     def __init__(self, library: NativeLibrary) -> None:
         self.library = library
         self._recording: _Recording | None = None
         self.step = Step()
+        self._sequences: tuple[object, ...] = (None, None)
+        self.is_proven = False
 
     @property
     def is_recording(self) -> bool:
@@ -142,6 +145,29 @@ class Tape:
         if self._recording is not None and address not in self._recording.addresses:
             raise _NotNativeError
         return address
+
+    def part_address(self, tensor: torch.Tensor) -> int:
+        """Where a part of a tensor of the pass is, of any type and stride; else as `address`."""
+        start = tensor.untyped_storage().data_ptr()
+        if self._recording is not None and start not in self._recording.addresses:
+            raise _NotNativeError
+        return tensor.data_ptr()
+
+    def set_sequences(self, slots: tuple[int, ...], starts: tuple[int, ...]) -> None:
+        """Say whose states the step advances.
+
+        Args:
+            slots: of each sequence.
+            starts: where their tokens begin, and where the last one's end.
+        """
+        if self._sequences[0] is slots and self._sequences[1] is starts:
+            return
+        flat = np.array((*starts, *slots), dtype=np.int32)
+        # The addresses below are its.
+        self._sequences = (slots, starts, flat)
+        self.step.num_sequences = len(slots)
+        self.step.starts = flat.ctypes.data
+        self.step.state_slots = flat.ctypes.data + flat.itemsize * len(starts)
 
     def empty(self, rows: int, columns: int) -> torch.Tensor:
         """An f32 tensor to be filled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ _NUMBERS = {kind.name: number for number, kind in GGML_TYPES.items()}
 # weights once, and with small pages the addresses alone are some 5 % of that.
 _SLAB_BYTES = 32 << 20
 _ALIGNMENT = 64
+# Numbers of a matrix that a thread takes apart at a time: some 10 ms of work.
+_RUN_ELEMENTS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +72,27 @@ class TileStore:
         memory = self._allocate(matrix.tiles * matrix.tile_bytes)
         factors = np.ones(matrix.tiles * TILE, dtype=np.float32)
         matrix.data, matrix.row_factors = memory.ctypes.data, factors.ctypes.data
-        raw = np.ascontiguousarray(part.raw)
-        self._library.fill(matrix, _NUMBERS[part.type], raw.ctypes.data, 0, matrix.rows)
+        self._fill(matrix, part)
         if bool((factors == 1).all()):
             matrix.row_factors = None
             return TiledMatrix(matrix, memory, None)
         return TiledMatrix(matrix, memory, factors)
+
+    def _fill(self, matrix: Matrix, part: StoredMatrix) -> None:
+        """Runs of whole tiles, which threads can fill side by side."""
+        raw, number = np.ascontiguousarray(part.raw), _NUMBERS[part.type]
+        row_bytes, each = raw.size // matrix.rows, -(-_RUN_ELEMENTS // matrix.columns)
+        each = -(-each // TILE) * TILE
+
+        def fill(first: int) -> None:
+            rows = min(each, matrix.rows - first)
+            self._library.fill(matrix, number, raw.ctypes.data + first * row_bytes, first, rows)
+
+        if matrix.rows <= each:
+            fill(0)
+            return
+        with ThreadPoolExecutor(self._library.threads) as pool:
+            list(pool.map(fill, range(0, matrix.rows, each)))
 
     def _allocate(self, nbytes: int) -> npt.NDArray[np.uint8]:
         nbytes = -(-nbytes // _ALIGNMENT) * _ALIGNMENT

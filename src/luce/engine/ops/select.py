@@ -36,6 +36,13 @@ from luce.engine.ops.cpu.native_candidates import (
     native_products,
     native_rms_norm,
 )
+from luce.engine.ops.cpu.native_layer_candidates import (
+    native_gated_delta,
+    native_gated_heads,
+    native_mixture,
+    native_silu_and_mul,
+)
+from luce.engine.ops.fp8_matmul import Fp8Ops
 from luce.engine.ops.gated_delta import GatedDelta
 from luce.engine.ops.gated_heads import GatedHeads
 from luce.engine.ops.linear import LinearPacker
@@ -45,6 +52,7 @@ from luce.engine.ops.projection import NormedProduct
 from luce.engine.ops.qkv import PlaceQkv
 from luce.engine.ops.quant_matmul import QuantOps
 from luce.engine.ops.ref import attention as ref_attention
+from luce.engine.ops.ref import fp8_matmul as ref_fp8
 from luce.engine.ops.ref import gated_delta as ref_gated_delta
 from luce.engine.ops.ref import linear as ref_linear
 from luce.engine.ops.ref import moe as ref_moe
@@ -62,7 +70,9 @@ _MAX_HEAD_DIM = 256
 
 @dataclass(frozen=True, slots=True)
 class OpSet:
-    """The implementations a model runs on; without `quantised` ones weights are decoded at load.
+    """The implementations a model runs on.
+
+    Without `quantised` and `fp8` ones weights are decoded at load.
 
     `native`, where it is there, is asked first.
     """
@@ -70,6 +80,7 @@ class OpSet:
     pack_linear: LinearPacker
     native: NativeOps | None
     quantised: QuantOps | None
+    fp8: Fp8Ops | None
     rms_norm: RmsNorm
     rotate: Rotate
     silu_and_mul: SiluAndMul
@@ -142,6 +153,19 @@ def _cuda_quantised() -> QuantOps | None:
     from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
     return QuantOps(partial(TritonQuantLinear, mma=QuantMma()), quant_lookup, QuantExperts)
+
+
+def _triton_fp8() -> Fp8Ops | None:
+    from luce.engine.ops.triton import fp8_linear, moe_fp8
+
+    linear, experts = fp8_linear.DEFAULT_TILINGS, moe_fp8.DEFAULT_TILINGS
+    if torch.version.hip:
+        linear, experts = fp8_linear.HIP_TILINGS, moe_fp8.HIP_TILINGS
+    return Fp8Ops(
+        partial(fp8_linear.TritonFp8Linear, tilings=linear),
+        ref_fp8.lookup,
+        partial(moe_fp8.Fp8Experts, tilings=experts),
+    )
 
 
 def _cuda_refusal(request: OpRequest) -> str | None:
@@ -223,6 +247,15 @@ def _quantised_candidates(request: OpRequest) -> list[Candidate[QuantOps | None]
     ]
 
 
+def _fp8_candidates(request: OpRequest) -> list[Candidate[Fp8Ops | None]]:
+    plain = Fp8Ops(ref_fp8.ReferenceFp8Linear, ref_fp8.lookup, ref_fp8.pack_experts)
+    return [
+        *_on_gpu(request, _triton_fp8),
+        Candidate("ref", plain, _if_cpu),
+        Candidate("decoded_at_load", None, never),
+    ]
+
+
 def _rms_norm_candidates(request: OpRequest, native: NativeOps | None) -> list[Candidate[RmsNorm]]:
     return [
         *native_rms_norm(native),
@@ -263,39 +296,18 @@ def _place_candidates(
     ]
 
 
-def _delta_candidates(request: OpRequest) -> list[Candidate[GatedDelta]]:
-    return [
-        *_on_gpu(request, _triton_gated_delta),
-        Candidate("ref", ref_gated_delta.gated_delta, never),
-    ]
-
-
-def _silu_and_mul_candidates(request: OpRequest) -> list[Candidate[SiluAndMul]]:
-    return [
-        *_on_gpu(request, _triton_silu_and_mul),
-        Candidate("ref", ref_pointwise.silu_and_mul, never),
-    ]
-
-
-def _gated_heads_candidates(request: OpRequest) -> list[Candidate[GatedHeads]]:
-    return [
-        *_on_gpu(request, _triton_gated_heads),
-        Candidate("ref", ReferenceGatedHeads(), never),
-    ]
-
-
-def _expert_candidates(request: OpRequest, looped: ExpertPacker) -> list[Candidate[_Mixture]]:
-    return [
-        *_on_gpu(request, _triton_experts),
-        Candidate("ref", (ref_moe.route, looped, ref_moe.add_mixture), never),
-    ]
+def _chosen(
+    op: str, request: OpRequest, load: Callable[[], T], native: list[Candidate[T]], plain: T
+) -> T:
+    candidates = [*_on_gpu(request, load), *native, Candidate("ref", plain, never)]
+    return choose(op, candidates, request)[0]
 
 
 def select_ops(request: OpRequest) -> OpSet:
     """Choose every operation of a model."""
     native, native_choice = choose_native(request)
     pack_linear, linear_choice = choose("linear", _linear_candidates(request), request)
-    quantised, quantised_choice = choose("quantised", _quantised_candidates(request), request)
+    quantised, fp8, stored_choices = _choose_stored(request)
     rms_norm, norm_choice = choose("rms_norm", _rms_norm_candidates(request, native), request)
     rotate, rotate_choice = choose(
         "rotate", _rotate_candidates(interleaved=request.interleaved_rope), request
@@ -306,17 +318,26 @@ def select_ops(request: OpRequest) -> OpSet:
     # Made of the operations above, or in one with what stands around them.
     stepwise: PlaceQkv = StepwisePlaceQkv(rms_norm, rotate, ref_pointwise.store_kv)
     place_qkv, _ = choose("place_qkv", _place_candidates(request, native, stepwise), request)
-    silu_and_mul, _ = choose("silu_and_mul", _silu_and_mul_candidates(request), request)
+    gate = ref_pointwise.silu_and_mul
+    gates = native_silu_and_mul(native, gate)
+    silu_and_mul = _chosen("silu_and_mul", request, _triton_silu_and_mul, gates, gate)
     product, gated_product = _choose_products(request, native, rms_norm, silu_and_mul)
-    gated_delta, _ = choose("gated_delta", _delta_candidates(request), request)
-    gated_heads, _ = choose("gated_heads", _gated_heads_candidates(request), request)
+    delta = ref_gated_delta.gated_delta
+    deltas = native_gated_delta(native, delta)
+    plain_heads: GatedHeads = ReferenceGatedHeads()
+    heads = native_gated_heads(native)
     looped = ref_moe.LoopedExpertsPacker(pack_linear, silu_and_mul)
-    mixture, _ = choose("experts", _expert_candidates(request, looped), request)
-    route, pack_experts, add_mixture = mixture
+    mixture: _Mixture = (ref_moe.route, looped, ref_moe.add_mixture)
+    mixtures = native_mixture(native, mixture)
+    route, pack_experts, add_mixture = _chosen(
+        "experts", request, _triton_experts, mixtures, mixture
+    )
+    choices = native_choice, linear_choice, *stored_choices, norm_choice, rotate_choice
     return OpSet(
         pack_linear=pack_linear,
         native=native,
         quantised=quantised,
+        fp8=fp8,
         rms_norm=rms_norm,
         rotate=rotate,
         silu_and_mul=silu_and_mul,
@@ -325,20 +346,22 @@ def select_ops(request: OpRequest) -> OpSet:
         product=product,
         gated_product=gated_product,
         attention=attention,
-        gated_delta=gated_delta,
-        gated_heads=gated_heads,
+        gated_delta=_chosen("gated_delta", request, _triton_gated_delta, deltas, delta),
+        gated_heads=_chosen("gated_heads", request, _triton_gated_heads, heads, plain_heads),
         route=route,
         pack_experts=pack_experts,
         add_mixture=add_mixture,
-        choices=(
-            native_choice,
-            linear_choice,
-            quantised_choice,
-            norm_choice,
-            rotate_choice,
-            attention_choice,
-        ),
+        choices=(*choices, attention_choice),
     )
+
+
+def _choose_stored(
+    request: OpRequest,
+) -> tuple[QuantOps | None, Fp8Ops | None, tuple[OpChoice, OpChoice]]:
+    """For weights that stay as they are stored: quantised ones and FP8."""
+    quantised, quantised_choice = choose("quantised", _quantised_candidates(request), request)
+    fp8, fp8_choice = choose("fp8", _fp8_candidates(request), request)
+    return quantised, fp8, (quantised_choice, fp8_choice)
 
 
 def _choose_products(

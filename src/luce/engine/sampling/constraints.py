@@ -1,14 +1,14 @@
 """What may bind a row beyond its parameters' chain: grammars, least lengths, forced tokens.
 
 All three become masks of tokens, the one thing a sampler needs to know. They live on the host: a
-matcher needs every token of its row, so the scheduler plans no step over a token of such a row
-that the host has not seen.
+matcher needs every token of its row. A step behind one under way that binds the same rows computes
+first; before it samples, it waits for the other's tokens and only then for its own masks.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,6 +81,7 @@ class RowConstraints:
         self._vocab_size = vocab_size
         self._occupants = [_FREE] * max_rows
         self._compiler: GrammarCompiler | None = None
+        self._latest: StepConstraints | None = None
         # One thread hands the masks to the compiler's own while the model runs.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
 
@@ -137,11 +138,17 @@ class RowConstraints:
         if not lines:
             return None
         matchers = [line.occupant.matcher for line in lines if line.occupant.matcher is not None]
-        filled: Future[Words] | None = None
-        if matchers:
-            filled = self._thread.submit(self._fill, matchers)
+        latest, behind = self._latest, None
+        if latest is not None and latest.holds_up(matchers):
+            behind = latest
         end_ids = self._compiler.end_ids if self._compiler is not None else ()
-        return StepConstraints(lines, filled, end_ids, self._vocab_size)
+        source = _MaskSource(lambda: self._thread.submit(self._fill, matchers), behind)
+        if matchers and behind is None:
+            source.start()
+        step = StepConstraints(lines, source if matchers else None, end_ids, self._vocab_size)
+        if matchers:
+            self._latest = step
+        return step
 
     def close(self) -> None:
         """End the thread; the constraints cannot be used any more."""
@@ -174,32 +181,83 @@ def _binds(occupant: _Occupant, item: ScheduledSequence) -> bool:
     return is_held or is_short or item.forced_token is not None
 
 
+class _MaskSource:
+    """Masks of a step's matchers, which may wait for an earlier step's tokens.
+
+    Args:
+        fill: starts on them.
+        behind: that step.
+    """
+
+    def __init__(
+        self, fill: Callable[[], Future[Words]], behind: StepConstraints | None = None
+    ) -> None:
+        self._fill = fill
+        self._behind = behind
+        self._filled: Future[Words] | None = None
+
+    def start(self) -> None:
+        """All tokens are known."""
+        self._filled = self._fill()
+
+    def words(self) -> Words:
+        """i32 [matchers, mask words], in their order; waits for them."""
+        if self._behind is not None:
+            self._behind.wait()
+            self._behind = None
+        if self._filled is None:
+            self.start()
+        assert self._filled is not None, "started a line ago"
+        return self._filled.result()
+
+
 class StepConstraints:
     """What binds one step: the masks before it samples, the matchers' progress after it.
 
     Args:
         lines: the bound rows.
-        filled: masks of the matchers among them, in their order.
+        source: of the masks of the matchers among them, in their order; None: there are none.
         end_ids: tokens by which the matchers say "complete".
         vocab_size: V.
+
+    Attributes:
+        read: waits for the step's tokens and has them settled; set once it has sampled.
     """
 
     def __init__(
         self,
         lines: list[_Line],
-        filled: Future[Words] | None,
+        source: _MaskSource | None,
         end_ids: tuple[int, ...],
         vocab_size: int,
     ) -> None:
         self._lines = lines
-        self._filled = filled
+        self._source = source
         self._end_ids = end_ids
         self._vocab_size = vocab_size
+        self._is_settled = False
+        self.read: Callable[[], object] | None = None
+
+    def holds_up(self, matchers: Sequence[Matcher]) -> bool:
+        """Whether this step is still under way with one of these."""
+        if self._is_settled or self.read is None:
+            return False
+        ours = {id(line.occupant.matcher) for line in self._lines}
+        return any(id(matcher) in ours for matcher in matchers)
+
+    def wait(self) -> None:
+        """Until its matchers have gone on by what was chosen.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        if not self._is_settled and self.read is not None:
+            self.read()
 
     def masks(self) -> TokenMasks:
         """The masks, once; waits for them."""
         words = np.full((len(self._lines), mask_words(self._vocab_size)), -1, dtype=np.int32)
-        filled = iter(self._filled.result()) if self._filled is not None else iter(())
+        filled = iter(self._source.words()) if self._source is not None else iter(())
         for line, mask in zip(self._lines, words, strict=True):
             if line.occupant.matcher is not None:
                 self._follow(line, line.occupant.matcher, next(filled), mask)
@@ -217,6 +275,7 @@ class StepConstraints:
         Returns:
             The same, with a verdict in place of the tokens of rows that cannot go on.
         """
+        self._is_settled = True
         settled = list(token_ids)
         for line in self._lines:
             token_id, occupant = settled[line.number], line.occupant

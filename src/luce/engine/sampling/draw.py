@@ -7,7 +7,7 @@ on the rows beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,24 @@ class DrawParams:
     top_p: float
     min_p: float
     uniform: float
+
+
+Choose = Callable[[torch.Tensor, Sequence[DrawParams | None]], torch.Tensor]
+"""Tokens i64 [n] by logits f32 [n, V], which may be overwritten: the likeliest where there are no
+parameters, else drawn; -1 where the logits are not numbers."""
+
+
+def choose(logits: torch.Tensor, params: Sequence[DrawParams | None]) -> torch.Tensor:
+    """`Choose` out of PyTorch's operations; leaves the logits as they are."""
+    drawn = [(line, each) for line, each in enumerate(params) if each is not None]
+    if len(drawn) == len(params):
+        return draw(logits, [each for _, each in drawn])
+    best = logits.max(dim=-1)
+    ids = torch.where(best.values.isfinite(), best.indices, -1)
+    if drawn:
+        lines = [line for line, _ in drawn]
+        ids[lines] = draw(logits[lines], [each for _, each in drawn])
+    return ids
 
 
 def draw(logits: torch.Tensor, params: Sequence[DrawParams]) -> torch.Tensor:

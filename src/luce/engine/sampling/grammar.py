@@ -1,6 +1,6 @@
 """Grammars: which tokens may come next.
 
-Two bounds keep a malicious grammar from hurting the other requests: `LIMITS` cap the work of one
+Two bounds keep a malicious grammar from hurting the other requests: `limits` cap the work of one
 compilation and of one mask, and what fails does so in its own matcher.
 """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
-from luce.engine.sampling.draw import DrawParams, draw
+from luce.engine.sampling.draw import Choose, DrawParams, choose
 from luce.engine.sampling.masks import TokenMasks, apply_masks
 from luce.engine.sampling.penalties import PenaltyStrengths, TokenWindows, apply_penalties
 from luce.engine.sampling.rng import uniform
@@ -43,9 +43,18 @@ class Sampler:
         vocab_size: V.
         max_ctx: longest sequence; no window needs to be longer.
         device: where logits are.
+        choose: makes tokens of logits.
     """
 
-    def __init__(self, max_rows: int, vocab_size: int, max_ctx: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        max_rows: int,
+        vocab_size: int,
+        max_ctx: int,
+        device: torch.device,
+        choose: Choose = choose,
+    ) -> None:
+        self._choose = choose
         self._device = device
         self._max_ctx = max_ctx
         self._occupants: list[_Occupant | None] = [None] * max_rows
@@ -98,7 +107,11 @@ class Sampler:
                 logits[line].index_add_(0, occupant.bias_ids, occupant.bias_values)
         if masks is not None:
             apply_masks(logits, masks)
-        ids = self._choose(logits, occupants, output_indices)
+        params = [
+            self._params(occupant, index)
+            for occupant, index in zip(occupants, output_indices, strict=True)
+        ]
+        ids = self._choose(logits, params)
         if penalised:
             self._windows.append([rows[line] for line in penalised], ids[penalised].clamp_min(0))
         return ids
@@ -130,25 +143,15 @@ class Sampler:
         counts = self._windows.counts([rows[line] for line in lines])
         logits[lines] = apply_penalties(logits[lines], counts, strengths)
 
-    def _choose(
-        self, logits: torch.Tensor, occupants: list[_Occupant], output_indices: Sequence[int]
-    ) -> torch.Tensor:
-        temperatures = [usable_temperature(each.params.temperature) for each in occupants]
-        drawn = [line for line, value in enumerate(temperatures) if value > 0]
-        params = [
-            DrawParams(
-                temperature=temperatures[line],
-                top_k=occupants[line].params.top_k,
-                top_p=occupants[line].params.top_p,
-                min_p=occupants[line].params.min_p,
-                uniform=uniform(occupants[line].seed, output_indices[line]),
-            )
-            for line in drawn
-        ]
-        if len(drawn) == len(occupants):
-            return draw(logits, params)
-        best = logits.max(dim=-1)
-        ids = torch.where(best.values.isfinite(), best.indices, -1)
-        if drawn:
-            ids[drawn] = draw(logits[drawn], params)
-        return ids
+    def _params(self, occupant: _Occupant, output_index: int) -> DrawParams | None:
+        params = occupant.params
+        temperature = usable_temperature(params.temperature)
+        if temperature == 0:
+            return None
+        return DrawParams(
+            temperature=temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            uniform=uniform(occupant.seed, output_index),
+        )

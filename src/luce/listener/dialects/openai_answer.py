@@ -14,6 +14,8 @@ from luce.text.events import TokenUsage
 
 DONE = b"data: [DONE]\n\n"
 
+_encode = msgspec.json.Encoder().encode
+
 
 def wall_clock_s() -> int:
     """Unix time."""
@@ -28,6 +30,20 @@ def new_id(prefix: str) -> str:
 def frame(data: bytes) -> bytes:
     """One event of a stream."""
     return b"data: " + data + b"\n\n"
+
+
+class TextFrame:
+    """The event of a text, all of it but the text encoded once: a stream repeats it each token."""
+
+    def __init__(self, of_empty: bytes) -> None:
+        """Args:
+        of_empty: the event of an empty text, in which no other empty text comes later.
+        """
+        self._before, _, self._after = of_empty.rpartition(b'""')
+
+    def around(self, text: str) -> bytes:
+        """The event of this text."""
+        return self._before + _encode(text) + self._after
 
 
 @dataclass(slots=True)

@@ -10,7 +10,14 @@ import msgspec
 from luce.errors import InternalError
 from luce.listener.dialects import openai_wire as wire
 from luce.listener.dialects.logprobs import ContentLogprobs, TokenLogprob, token_logprobs
-from luce.listener.dialects.openai_answer import DONE, AnswerHead, StreamEnd, UsageTotal, frame
+from luce.listener.dialects.openai_answer import (
+    DONE,
+    AnswerHead,
+    StreamEnd,
+    TextFrame,
+    UsageTotal,
+    frame,
+)
 from luce.listener.dialects.openai_errors import error_body
 from luce.text.call import GenerationCall
 from luce.text.events import (
@@ -37,13 +44,13 @@ class ChatStreamEncoder:
         self._end = StreamEnd(call, head, "chat.completion.chunk")
         self._encoder = msgspec.json.Encoder()
         self._has_content: set[int] = set()
+        self._text_frames: dict[int, TextFrame] = {}
         self._reports = call.sampling.logprobs is not None
 
     def encode(self, event: GenEvent, choice: int = 0) -> bytes:
         """Bytes of one event of one choice; see `StreamEncoder.encode`."""
         if isinstance(event, TextDelta):
-            self._has_content.add(choice)
-            return self._chunk(choice, wire.Delta(content=event.text), logprobs=event.logprobs)
+            return self._content(event, choice)
         if isinstance(event, ReasoningDelta):
             text = event.text
             return self._chunk(choice, wire.Delta(reasoning_content=text, reasoning=text))
@@ -59,6 +66,17 @@ class ChatStreamEncoder:
         if isinstance(event, Failed):
             return frame(error_body(event.error)) + DONE
         assert_never(event)
+
+    def _content(self, event: TextDelta, choice: int) -> bytes:
+        text_frame = self._text_frames.get(choice)
+        if text_frame is not None:
+            return text_frame.around(event.text)
+        self._has_content.add(choice)
+        if self._reports:
+            return self._chunk(choice, wire.Delta(content=event.text), logprobs=event.logprobs)
+        empty = self._chunk(choice, wire.Delta(content=""))
+        text_frame = self._text_frames[choice] = TextFrame(empty)
+        return text_frame.around(event.text)
 
     def _finish(self, choice: int, event: Finished) -> bytes:
         frames = b""

@@ -19,6 +19,7 @@ from luce.listener.dialects.openai_answer import (
     DONE,
     AnswerHead,
     StreamEnd,
+    TextFrame,
     UsageTotal,
     frame,
     new_id,
@@ -97,15 +98,13 @@ class TextStreamEncoder:
     def __init__(self, call: GenerationCall, head: AnswerHead) -> None:
         self._head = head
         self._end = StreamEnd(call, head, "text_completion")
+        self._text_frames: dict[int, TextFrame] = {}
         self._writers = _writers(call)
 
     def encode(self, event: GenEvent, choice: int = 0) -> bytes:
         """Bytes of one event of one choice; see `StreamEncoder.encode`."""
         if isinstance(event, TextDelta):
-            added = wire.TextChoice(text=event.text, index=choice)
-            if self._writers:
-                added.logprobs = self._writers[choice].write(event.text, event.logprobs)
-            return self._chunk(added)
+            return self._text(event, choice)
         if isinstance(event, Started):
             self._head.model = event.model
             return b""
@@ -115,6 +114,17 @@ class TextStreamEncoder:
             last = wire.TextChoice(text="", index=choice, finish_reason=event.reason)
             return self._chunk(last) + self._end.finish(event.usage, choice)
         raise _unexpected(event)
+
+    def _text(self, event: TextDelta, choice: int) -> bytes:
+        if self._writers:
+            added = wire.TextChoice(text=event.text, index=choice)
+            added.logprobs = self._writers[choice].write(event.text, event.logprobs)
+            return self._chunk(added)
+        text_frame = self._text_frames.get(choice)
+        if text_frame is None:
+            empty = self._chunk(wire.TextChoice(text="", index=choice))
+            text_frame = self._text_frames[choice] = TextFrame(empty)
+        return text_frame.around(event.text)
 
     def _chunk(self, choice: wire.TextChoice) -> bytes:
         head = self._head

@@ -23,7 +23,11 @@ WirePrompt = str | list[str | int | list[int]]
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """Body of `POST /v1/completions`."""
+    """Body of `POST /v1/completions`.
+
+    Attributes:
+        messages: from here on what only chat can do: a prompt has no template.
+    """
 
     prompt: WirePrompt
     best_of: int | None = None
@@ -31,6 +35,16 @@ class CompletionRequest(SamplingFields, kw_only=True):
     suffix: str | None = None
     logprobs: int | bool | None = None
     response_format: ResponseFormat | None = None
+    messages: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    top_logprobs: Any = None
+    reasoning: Any = None
+    reasoning_effort: Any = None
+    thinking: Any = None
+    chat_template_kwargs: Any = None
     metadata: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
@@ -39,12 +53,31 @@ class CompletionRequest(SamplingFields, kw_only=True):
     user: str | None = None
 
 
+def _wants_reasoning(given: Any) -> bool:
+    """Whether variables of a template, or what is said of reasoning, ask for anything."""
+    nothing: tuple[dict[str, Any], ...] = (
+        *({}, {"enabled": False}),
+        *({"effort": "none"}, {"enable_thinking": False}),
+    )
+    return given not in nothing
+
+
 UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
     **UNSERVED_ANYWHERE,
     **formats_but("response_format"),
     "best_of": lambda request: request.best_of == (request.n or 1),
     "echo": lambda request: not request.echo,
     "suffix": lambda request: not request.suffix,
+    "messages": lambda _request: False,
+    "tools": lambda request: request.tools == [],
+    "tool_choice": lambda request: request.tool_choice in ("none", "auto"),
+    "functions": lambda request: request.functions == [],
+    "function_call": lambda request: request.function_call in ("none", "auto"),
+    "top_logprobs": lambda request: request.top_logprobs == 0,
+    "reasoning": lambda request: not _wants_reasoning(request.reasoning),
+    "reasoning_effort": lambda request: request.reasoning_effort == "none",
+    "thinking": lambda request: request.thinking == {"type": "disabled"},
+    "chat_template_kwargs": lambda request: not _wants_reasoning(request.chat_template_kwargs),
 }
 """Fields known and not served: refused unless null or, by this test, asking for nothing."""
 

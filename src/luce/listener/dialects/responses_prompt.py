@@ -79,7 +79,10 @@ def conversation(
         turns.system(instructions)
     for index, item in enumerate(items):
         turns.take(item, f"input[{index - num_past}]")
-    return turns.finish()
+    messages = turns.finish()
+    if not messages:
+        raise InvalidRequest("input holds nothing for the model to answer.", param="input")
+    return messages
 
 
 class _Turns:

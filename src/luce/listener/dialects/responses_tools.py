@@ -16,7 +16,7 @@ import msgspec
 from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import responses_wire as wire
 from luce.listener.dialects.tool_offers import ToolOffer
-from luce.text.call import ToolSpec
+from luce.text.call import LarkFormat, RegexFormat, ToolSpec
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,10 @@ class OfferedTools:
         for index, spec in enumerate(self.offer.specs):
             if self.client_tools[spec.name].is_custom:
                 ours = f"tools[{index}].parameters"
-                names[f"{ours}.properties.{CUSTOM_ARGUMENT}.pattern"] = f"{names[ours]}.definition"
+                theirs = f"{names[ours]}.definition"
+                names[f"{ours}.properties.{CUSTOM_ARGUMENT}.pattern"] = theirs
+                if spec.input_grammar is not None:
+                    names[f"tools[{index}].input_grammar"] = theirs
         return names
 
 
@@ -105,7 +108,7 @@ def offered_tools(tools: list[wire.Tool], choice: wire.ToolChoice | None = None)
         name = client_tool.our_name
         client_tools[name] = client_tool
         if client_tool.is_custom:
-            spec, schema = _custom_function(name, tool), f"{where}.format"
+            spec, schema = _custom_function(name, tool, where), f"{where}.format"
         else:
             spec, schema = _function(name, tool, where), f"{where}.parameters"
         specs[name] = _introduced(spec, declared), schema
@@ -236,25 +239,46 @@ def _function(name: str, tool: wire.Tool, where: str) -> ToolSpec:
     return ToolSpec(name, tool.description, tool.parameters, is_strict)
 
 
-def _custom_function(name: str, tool: wire.Tool) -> ToolSpec:
+def _custom_function(name: str, tool: wire.Tool, where: str) -> ToolSpec:
     """A function of one text; the grammar of its input becomes part of what it says of itself.
 
-    A regular expression is enforced as well: schemas have them, but no other grammars.
+    Raises:
+        InvalidRequest: its format is none that there is.
     """
     description = tool.description or ""
-    form = tool.format
     argument = {"type": "string", "description": "The whole input."}
-    is_strict = False
-    if form is not None and form.definition:
-        kind = f"{form.syntax} grammar" if form.syntax else form.type
-        description += f"\n\nThe input must follow this {kind}:\n{form.definition}"
-        if form.syntax == "regex":
-            argument["pattern"] = f"^(?:{form.definition})$"
-            is_strict = True
+    form = _grammar_of(tool, where)
+    if form is not None:
+        kind = "regex" if isinstance(form, RegexFormat) else "lark"
+        text = form.pattern if isinstance(form, RegexFormat) else form.source
+        description += f"\n\nThe input must follow this {kind} grammar:\n{text}"
+        if isinstance(form, RegexFormat):
+            argument["pattern"] = f"^(?:{text})$"
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {CUSTOM_ARGUMENT: argument},
         "required": [CUSTOM_ARGUMENT],
         "additionalProperties": False,
     }
-    return ToolSpec(name, description.lstrip("\n") or None, schema, is_strict)
+    return ToolSpec(
+        name,
+        description.lstrip("\n") or None,
+        schema,
+        is_strict=form is not None,
+        input_grammar=form if isinstance(form, LarkFormat) else None,
+    )
+
+
+def _grammar_of(tool: wire.Tool, where: str) -> LarkFormat | RegexFormat | None:
+    form, place = tool.format, f"{where}.format"
+    if form is None or form.type == "text":
+        return None
+    if form.type != "grammar":
+        raise InvalidRequest(f"{place}.type must be text or grammar.", param=f"{place}.type")
+    if not form.definition:
+        raise InvalidRequest(f"{place}.definition is required.", param=f"{place}.definition")
+    if form.syntax == "regex":
+        return RegexFormat(form.definition)
+    if form.syntax == "lark":
+        return LarkFormat(form.definition)
+    raise InvalidRequest(f"{place}.syntax must be lark or regex.", param=f"{place}.syntax")

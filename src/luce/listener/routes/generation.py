@@ -27,8 +27,8 @@ EventT = TypeVar("EventT")
 class EventSource(Protocol[EventT]):
     """Where events come from: a generation, or several."""
 
-    async def next(self) -> list[EventT]:
-        """The next events; empty after the last."""
+    async def each(self, take: Callable[[list[EventT]], None]) -> None:
+        """Give all events to `take`, in order and as they come; returns after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,15 @@ class ChoicesEndpoint(GenerationEndpoint):
 async def _put_all(
     source: EventSource[EventT], encode: Callable[[EventT], bytes], out: EventStream
 ) -> None:
-    while events := await source.next():
-        await out.put(b"".join(map(encode, events)))
+    def put(events: list[EventT]) -> None:
+        out.put(b"".join(map(encode, events)))
+
+    await source.each(put)
 
 
 async def _take_all(source: EventSource[EventT], take: Callable[[EventT], None]) -> None:
-    while events := await source.next():
+    def take_all(events: list[EventT]) -> None:
         for event in events:
             take(event)
+
+    await source.each(take_all)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from luce.listener.dialects.base import JSON_TYPE
+from luce.listener.expert_load import experts_status
 from luce.listener.generate import Generator
 from luce.listener.model_props import model_props
 from luce.listener.residency_status import (
@@ -53,6 +54,7 @@ class ModelEntry(ResidencyFields, kw_only=True):
         in_flight: reservations: also those whose output still goes to the client.
         max_context: longest sequence, null while it loads.
         restarts: processes of its worker after the first.
+        experts: how evenly a mixture spreads its tokens; null for other models.
     """
 
     id: str
@@ -65,6 +67,7 @@ class ModelEntry(ResidencyFields, kw_only=True):
     state: str
     restarts: int
     status: ModelActivity
+    experts: dict[str, Any] | None
     props: dict[str, Any]
 
 
@@ -95,9 +98,10 @@ class StatusRoute:
         self._generator = generator
         self._telemetry = telemetry
 
-    async def show(self, _request: Request) -> Response:
-        """The status as of now."""
-        entries = model_entries(self._models, self._router)
+    async def show(self, request: Request) -> Response:
+        """The status as of now; with `?experts=tokens` also the tokens of each expert."""
+        with_tokens = request.query_params.get("experts") == "tokens"
+        entries = model_entries(self._models, self._router, with_tokens=with_tokens)
         activities = [entry.status for entry in entries]
         status = Status(
             phase=_together([activity.phase for activity in activities]),
@@ -114,12 +118,14 @@ class StatusRoute:
         return Response(msgspec.json.encode(status), media_type=JSON_TYPE)
 
 
-def model_entries(models: ServedModels, router: Router) -> list[ModelEntry]:
-    """Every model, by priority."""
-    return [_entry(models[view.name], view, router) for view in router.views()]
+def model_entries(
+    models: ServedModels, router: Router, *, with_tokens: bool = False
+) -> list[ModelEntry]:
+    """Every model, by priority; `with_tokens`: with those of each expert."""
+    return [_entry(models[view.name], view, router, with_tokens) for view in router.views()]
 
 
-def _entry(model: ServedModel, view: ModelView, router: Router) -> ModelEntry:
+def _entry(model: ServedModel, view: ModelView, router: Router, with_tokens: bool) -> ModelEntry:
     return ModelEntry(
         id=model.name,
         capacity=view.capacity,
@@ -129,6 +135,7 @@ def _entry(model: ServedModel, view: ModelView, router: Router) -> ModelEntry:
         state=model.state,
         restarts=model.num_restarts,
         status=_activity(model),
+        experts=experts_status(model.handle.stats, with_tokens=with_tokens),
         props=model_props(model),
         **residency_fields(model, router),
     )

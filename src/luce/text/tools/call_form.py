@@ -23,10 +23,20 @@ class ForcedTool:
     Attributes:
         spec: as the client declared it.
         schema: of the arguments, an object's, as `SchemaReader` gives it.
+        input_rule: a rule for the insides of its one argument, a JSON string; empty: the schema
+            says it all.
     """
 
     spec: ToolSpec
     schema: Mapping[str, Any]
+    input_rule: str = ""
+
+    @property
+    def input_call(self) -> str:
+        """An expression for arguments that are the one text with a rule of its own."""
+        (name,) = self.schema["properties"]
+        before, after = f'{{{json.dumps(name)}: "', '"}'
+        return f"{literal(before)} {self.input_rule} {literal(after)}"
 
 
 ArgumentsWriter = Callable[[LarkWriter, ForcedTool], str]
@@ -98,7 +108,7 @@ class CallForm:
             lark.text(self.before_name.removeprefix(skip)),
             literal(self._name(tool.spec.name)),
             lark.text(self.after_name),
-            self.arguments(lark, tool),
+            tool.input_call if tool.input_rule else self.arguments(lark, tool),
             lark.text(self.end),
         )
         return lark.rule(" ".join(filter(None, parts)))
@@ -109,6 +119,9 @@ class CallForm:
 
 def _bare_call(tool: ForcedTool) -> str:
     """The whole call is JSON, so that nothing outside it competes with an answer in JSON."""
+    if tool.input_rule:
+        lead = f'{{"name": {json.dumps(tool.spec.name)}, "parameters": '
+        return f"{literal(lead)} {tool.input_call} {literal('}')}"
     parameters = dict(tool.schema)
     definitions = parameters.pop("$defs", None)
     call = {

@@ -1,7 +1,8 @@
 """A call in tags, one for each parameter: `<function=f><parameter=k>v</parameter></function>`.
 
 Closing tags may be missing. A closing tag of the call inside a parameter is part of its value if
-the parameter is closed later, and otherwise the end of both.
+the parameter is closed later, and otherwise the end of both. Arguments may be one JSON object
+instead, in whose strings no tag means anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import lru_cache
 
 from luce.text.markers import MarkerScanner, MarkerSet
 from luce.text.tools.element import CallSink, Outcome
+from luce.text.tools.json_stream import JsonStream
 from luce.text.tools.pairs import CallPairs
 
 MAX_HEAD_CHARS = 512
@@ -82,6 +84,8 @@ class TaggedCall:
         self._key = ""
         self._is_json: bool | None = None
         self._possible_end: int | None = None
+        self._object: JsonStream | None = JsonStream()
+        self._object_text: list[str] = []
 
     def feed(self, text: str) -> str:
         """See `Element.feed`."""
@@ -90,6 +94,8 @@ class TaggedCall:
                 text = self._read_lead(text)
             elif self._place in self._scanners:
                 text = self._read_head(text, self._scanners[self._place])
+            elif self._place is _Place.BODY and self._object is not None:
+                text = self._read_object(text, self._object)
             else:
                 text = self._read_body(text)
         return text
@@ -102,6 +108,7 @@ class TaggedCall:
             self.outcome = Outcome.REJECTED
             return
         if not is_cut:
+            self._add("".join(self._object_text))
             self._add(self._tags.flush())
             self._end_call()
             return
@@ -145,6 +152,25 @@ class TaggedCall:
         else:
             self._enter(_Place.BODY)
         return rest
+
+    def _read_object(self, text: str, stream: JsonStream) -> str:
+        """The first thing between the call's tags, as far as it is an object."""
+        lead = text.lstrip()
+        if not stream.num_values and not lead.startswith("{"):
+            self._object_text.append(text)
+            return self._leave_object() if lead else ""
+        taken = stream.feed(text)
+        self._object_text.append(text[:taken])
+        if stream.is_done:
+            self._add(self._leave_object())
+            return text[taken:]
+        return self._leave_object() + text[taken:] if stream.has_failed else ""
+
+    def _leave_object(self) -> str:
+        """What was read of it; from here on tags are looked for."""
+        read = "".join(self._object_text)
+        self._object, self._object_text = None, []
+        return read
 
     def _read_body(self, text: str) -> str:
         before, tag, rest = self._tags.feed(text)

@@ -2,78 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
+from sequences import Sequences
 
-from luce.engine.ops.attention import AttentionBatch, HeadShape
-from luce.engine.ops.cpu.native import (
-    NativeAttention,
-    NativeOps,
-    NativePlaceQkv,
-    cache_refusal,
-)
+from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.cpu.native import NativeOps, NativePlaceQkv, cache_refusal
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 from luce.engine.ops.ref import pointwise
 
 TOLERANCE = 2e-5
-
-
-class Sequences:
-    """Random queries, keys and values of some sequences, of which all but the last are cached."""
-
-    def __init__(self, heads: HeadShape, lengths: list[int], block_tokens: int) -> None:
-        self.heads, self.lengths, self.block_tokens = heads, lengths, block_tokens
-        generator = torch.Generator().manual_seed(7)
-        width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
-        self.packed = [torch.randn(length, width, generator=generator) for length in lengths]
-        needed = [-(-length // block_tokens) for length in lengths]
-        order = (torch.randperm(sum(needed), generator=generator) + 1).tolist()
-        self.tables = [
-            tuple(order[sum(needed[:index]) : sum(needed[: index + 1])])
-            for index in range(len(lengths))
-        ]
-        shape = (sum(needed) + 1, block_tokens, 2, heads.num_kv_heads, heads.head_dim)
-        # What nobody wrote must not matter.
-        self.cache = torch.full(shape, float("nan"))
-
-    def slots(self, index: int, start: int, stop: int) -> list[int]:
-        table, size = self.tables[index], self.block_tokens
-        return [table[place // size] * size + place % size for place in range(start, stop)]
-
-    def attend(self, ops: NativeOps, runs: list[tuple[int, int, int]]) -> list[torch.Tensor]:
-        """One step with tokens start .. stop of each sequence: index, start, stop."""
-        packed = torch.cat([self.packed[index][start:stop] for index, start, stop in runs])
-        slots = [slot for run in runs for slot in self.slots(*run)]
-        still = torch.zeros(len(packed), 1, self.heads.head_dim // 2, 2)
-        still[..., 0] = 1
-        places = TokenPlaces(still, torch.tensor(slots))
-        place = NativePlaceQkv(ops.tape, interleaved=False)
-        place(packed, self.heads, None, places, self.cache)
-        starts = [0]
-        for _, start, stop in runs:
-            starts.append(starts[-1] + stop - start)
-        batch = AttentionBatch(
-            tuple(starts),
-            tuple(stop for _, _, stop in runs),
-            tuple(self.tables[index] for index, _, _ in runs),
-            self.block_tokens,
-        )
-        attention = NativeAttention(ops.tape, self.heads)
-        out = attention.prepare(batch)(packed, self.cache)
-        return list(out.split([stop - start for _, start, stop in runs]))
-
-    def expected(self, index: int) -> torch.Tensor:
-        """float64 [length, H * D]."""
-        heads, dim = self.heads, self.heads.head_dim
-        split = self.packed[index].double().view(self.lengths[index], -1, dim)
-        queries, rest = split[:, : heads.num_heads], split[:, heads.num_heads :]
-        keys, values = (part.repeat_interleave(heads.group, dim=1) for part in rest.chunk(2, dim=1))
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) / math.sqrt(dim)
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
-        return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +27,10 @@ def test_against_the_definition(ops: NativeOps, heads: HeadShape, block_tokens: 
         )
 
 
-def test_chunks_and_neighbours_change_nothing(ops: NativeOps) -> None:
+@pytest.mark.parametrize("length", [150, 520])
+def test_chunks_and_neighbours_change_nothing(ops: NativeOps, length: int) -> None:
     """A prompt at once, in chunks, token by token, alone or beside others: the same bits."""
-    heads, length = HeadShape(6, 2, 32), 150
+    heads = HeadShape(6, 2, 32)
     whole = Sequences(heads, [length, 40], 16)
     expected = whole.attend(ops, [(0, 0, length)])[0]
     chunked = Sequences(heads, [length, 40], 16)
@@ -136,6 +75,30 @@ def test_norm_and_rotation(ops: NativeOps, interleaved: bool, rotated: int, norm
         assert torch.equal(block[1].view(16, 64)[offset], packed[token, 4 * 64 :])
 
 
+@pytest.mark.parametrize("lengths", [[600], [1100, 300], [257, 256, 255, 512]])
+def test_who_shares_the_work_changes_nothing(ops: NativeOps, lengths: list[int]) -> None:
+    """Threads that share a row's keys, one that has them all, and a prompt: the same bits."""
+    heads = HeadShape(6, 2, 32)
+    prompts = Sequences(heads, lengths, 16)
+    expected = prompts.attend(ops, [(index, 0, length) for index, length in enumerate(lengths)])
+    for index in range(len(lengths)):
+        torch.testing.assert_close(
+            expected[index].double(), prompts.expected(index), rtol=0, atol=TOLERANCE
+        )
+    last = [(index, length - 1, length) for index, length in enumerate(lengths)]
+    # With so many sequences beside them nobody shares.
+    beside = [(len(lengths) + index, 2, 3) for index in range(16)]
+    crowd = Sequences(heads, [*lengths, *[3] * 16], 16)
+    crowd.attend(ops, [(index, 0, length) for index, length in enumerate(crowd.lengths)])
+    unshared = crowd.attend(ops, [*last, *beside])
+    for threads in (1, 2, 3):
+        ops.tape.library.use_threads(threads)
+        found = prompts.attend(ops, last)
+        for index, row in enumerate(found):
+            assert torch.equal(row[0], expected[index][-1])
+            assert torch.equal(row[0], unshared[index][0])
+
+
 def test_values_that_are_no_numbers_stay_in_their_sequence(ops: NativeOps) -> None:
     heads = HeadShape(2, 1, 32)
     sequences = Sequences(heads, [20, 20], 16)
@@ -148,5 +111,6 @@ def test_values_that_are_no_numbers_stay_in_their_sequence(ops: NativeOps) -> No
 def test_geometry_it_is_not_made_for() -> None:
     assert cache_refusal(HeadShape(9, 3, 64), 16) is None
     assert "head sizes" in str(cache_refusal(HeadShape(9, 3, 80), 16))
+    assert "head sizes" in str(cache_refusal(HeadShape(9, 3, 288), 16))
     assert "blocks of" in str(cache_refusal(HeadShape(9, 3, 64), 8))
     assert "query heads" in str(cache_refusal(HeadShape(65, 1, 64), 16))

@@ -17,7 +17,7 @@ SANITIZERS = (
     "-fno-sanitize-recover=all",
     "-O0",
 )
-OPERATIONS_OF_A_LEVEL = 4 * 13 * 7 + 5 * 2
+OPERATIONS_OF_A_LEVEL = 4 * 13 * 7 + 5 * 5 * 2 + 5 + 5 * (2 + 4) + 4 * 7
 
 
 def test_nothing_is_read_or_written_beyond_its_memory(tmp_path: Path) -> None:

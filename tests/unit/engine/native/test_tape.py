@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import torch
 from random_blocks import activations, random_matrix
@@ -57,6 +59,42 @@ def test_another_tensor_cannot_be_recorded(ops: NativeOps) -> None:
     assert ops.tape.record(lambda: linear(foreign)) is None
     assert ops.tape.record(lambda: foreign) is None
     assert not ops.tape.is_recording
+
+
+def test_a_part_of_a_tensor_is_known_by_the_whole(ops: NativeOps) -> None:
+    """Strided columns, and numbers of another type in the same memory."""
+    tape, foreign = ops.tape, activations(4, 64)
+    assert tape.part_address(foreign[:, 3:]) == foreign.data_ptr() + 12
+    own: list[int] = []
+
+    def work() -> torch.Tensor:
+        whole = tape.empty(4, 64)
+        parts = (whole[:, 3:], whole.view(torch.int64)[:, 1:])
+        own.extend(tape.part_address(part) - whole.data_ptr() for part in parts)
+        return whole
+
+    assert tape.record(work) is not None
+    assert own == [12, 8]
+
+    def mixed() -> torch.Tensor:
+        tape.part_address(foreign[:, 3:])
+        return tape.empty(4, 64)
+
+    assert tape.record(mixed) is None
+
+
+def test_sequences_of_a_step(ops: NativeOps) -> None:
+    """Laid out once for all layers of a step, anew for the next."""
+    step, starts = ops.tape.step, (0, 2, 7)
+    for slots in ((5, 3), (1, 0)):
+        ops.tape.set_sequences(slots, starts)
+        assert step.num_sequences == 2
+        found = [(ctypes.c_int32 * 3).from_address(step.starts or 0)[:]]
+        found.append((ctypes.c_int32 * 2).from_address(step.state_slots or 0)[:])
+        assert found == [list(starts), list(slots)]
+        address = step.starts
+        ops.tape.set_sequences(slots, starts)
+        assert step.starts == address
 
 
 def test_recording_ends_with_an_error(ops: NativeOps) -> None:

@@ -46,11 +46,12 @@ def test_cpu_float32() -> None:
         "native": "native",
         "linear": "onednn",
         "quantised": "decoded_at_load",
+        "fp8": "decoded_at_load",
         "rms_norm": "native",
         "rotate": "cpu",
         "attention": "cpu_grouped",
     }
-    assert ops.quantised is None
+    assert ops.quantised is ops.fp8 is None
     assert ops.rotate is cpu_pointwise.rotate_half
     assert select_ops(request(interleaved=True)).rotate is cpu_pointwise.rotate_interleaved
 
@@ -60,8 +61,9 @@ def test_cpu_bfloat16_takes_the_reference_where_the_fast_one_is_for_float32() ->
     assert names(ops)["linear"] == names(ops)["rms_norm"] == names(ops)["rotate"] == "ref"
     assert names(ops)["attention"] == "cpu_grouped"
     assert ops.rotate is ref_pointwise.rotate_interleaved
+    at_load = ("quantised", "fp8")
     reasons = [
-        reason for choice in ops.choices if choice.op != "quantised" for _, reason in choice.refused
+        reason for choice in ops.choices if choice.op not in at_load for _, reason in choice.refused
     ]
     assert reasons
     assert all("float32" in reason for reason in reasons)

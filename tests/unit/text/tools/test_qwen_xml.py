@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,23 @@ CALL = ("add", {"a": 12, "s": "12"})
 )
 def test_forms_of_one_call(parse: Parse, text: str) -> None:
     assert parse(text, QWEN_XML) == [CALL]
+
+
+@pytest.mark.parametrize(
+    "value", ["</function>", "</tool_call>", "<parameter=a>1</parameter>", '"\\\n{', "<tool_call>"]
+)
+def test_tags_in_an_object_are_text(parse: Parse, value: str) -> None:
+    body = json.dumps({"s": f"x {value} y"})
+    text = f"<tool_call>\n<function=add>\n {body}\n</function>\n</tool_call>\nDone."
+    assert parse(text, QWEN_XML) == [("add", {"s": f"x {value} y"}), "\nDone."]
+
+
+def test_what_begins_like_an_object_is_read_as_before(parse: Parse) -> None:
+    assert parse('<function=add>{"a": 12</function>', QWEN_XML) == [("add", {"a": 12})]
+    text = f"<function=add>{{}} {BODY}</function>"
+    assert parse(text, QWEN_XML) == [CALL]
+    text = '<function=add>{"s": "x</function> and more'
+    assert parse(text, QWEN_XML) == [text]
 
 
 def test_calls_and_text(parse: Parse) -> None:

@@ -18,29 +18,39 @@ from luce.engine.native.library import Cache, Heads, NativeLibrary, Op
 from luce.engine.native.tape import RoundedRows, Tape
 from luce.engine.native.tiles import StoredMatrix, TiledLinear, TileStore
 from luce.engine.ops.attention import AttentionBatch, AttentionStep, HeadShape
-from luce.engine.ops.kv_cache import KVCache
+from luce.engine.ops.kv_cache import KVCache, TypedCache
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormedProduct, NormWeight
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 
+# Chunks of work of an attention from which on every thread has some that take alike.
+_ENOUGH_CHUNKS = 32
+
 
 class NativeOps:
-    """What makes linears and embeddings of stored matrices, and the tape they share."""
+    """What makes linears and embeddings of stored matrices, and the tape they share.
+
+    Attributes:
+        tape: where all operations go.
+        store: memory of the matrices.
+        has_experts: whether experts of mixtures are in tiles, too.
+    """
 
     def __init__(self, library: NativeLibrary) -> None:
         self.tape = Tape(library)
-        self._store = TileStore(library)
+        self.store = TileStore(library)
+        self.has_experts = False
 
     def linear(self, parts: list[StoredMatrix], bias: torch.Tensor | None) -> NativeLinear | None:
         """A product with these matrices, or None where a type has no kernels."""
-        if not self._store.accepts(parts):
+        if not self.store.accepts(parts):
             return None
-        return NativeLinear(self.tape, self._store.linear(parts, _array(bias)))
+        return NativeLinear(self.tape, self.store.linear(parts, _array(bias)))
 
     @property
     def is_used(self) -> bool:
         """Whether any matrix is in tiles."""
-        return self._store.is_used
+        return self.store.is_used
 
     def embedding(self, part: StoredMatrix) -> NativeEmbedding | None:
         """A table of tokens, or None where its type has no kernels."""
@@ -214,8 +224,11 @@ def _is_gate_and_up(linear: NativeLinear) -> bool:
 
 def cache_refusal(heads: HeadShape, block_tokens: int) -> str | None:
     """Why keys and values of this geometry cannot lie as the native kernels read them."""
-    if heads.head_dim % native.GROUP:
-        return f"made for head sizes that are multiples of {native.GROUP}"
+    if heads.head_dim % native.GROUP or heads.head_dim > native.MOST_HEAD_DIM:
+        return (
+            f"made for head sizes that are multiples of {native.GROUP}, up to "
+            f"{native.MOST_HEAD_DIM}"
+        )
     if heads.group > native.UNIT_ROWS:
         return f"made for up to {native.UNIT_ROWS} query heads to a key head"
     if block_tokens % native.TILE or native.SEGMENT % block_tokens:
@@ -224,11 +237,30 @@ def cache_refusal(heads: HeadShape, block_tokens: int) -> str | None:
 
 
 def _cache(cache: KVCache, heads: HeadShape) -> Cache:
-    """A layer's memory: of every block keys [K, D, P], then values [K, P, D]."""
-    assert isinstance(cache, torch.Tensor)
+    """A layer's memory: of every block keys [K, W, P], then values [K, P, W], then their scales.
+
+    A cache's own order inside a block is another: what native kernels wrote only they read.
+    """
+    if isinstance(cache, TypedCache):
+        return _typed(cache, heads)
     assert cache.is_contiguous()
     assert cache.shape[3:] == (heads.num_kv_heads, heads.head_dim)
-    return Cache(cache.data_ptr(), cache.shape[1])
+    start, block_bytes = cache.data_ptr(), cache.stride(0) * cache.itemsize
+    values = start + block_bytes // 2
+    return Cache(start, values, start, values, block_bytes, cache.shape[1])
+
+
+def _typed(cache: TypedCache, heads: HeadShape) -> Cache:
+    keys, values = cache.keys, cache.values
+    assert keys.data.shape[2] == heads.num_kv_heads
+    starts = [part.data.data_ptr() for part in (keys, values)]
+    scales = [
+        start if part.scales is None else part.scales.data_ptr()
+        for start, part in zip(starts, (keys, values), strict=True)
+    ]
+    block_bytes = keys.data.stride(0) * keys.data.itemsize
+    types = [native.KV_TYPES.index(part.type) for part in (keys, values)]
+    return Cache(*starts, *scales, block_bytes, keys.data.shape[1], *types)
 
 
 def _heads(heads: HeadShape, rotary_dim: int = 0, *, interleaved: bool = False) -> Heads:
@@ -265,6 +297,20 @@ class NativePlaceQkv:
         self.tape.emit(len(packed), [op], (norms, cache))
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A run of one sequence's tokens, with the spans of keys that it sees."""
+
+    first: int
+    count: int
+    length: int
+    table: int
+
+    @property
+    def num_spans(self) -> int:
+        return -(-(self.length + self.count - 1) // native.SPAN)
+
+
 class NativeAttention:
     """`ops.attention.PagedAttention` over blocks as `NativePlaceQkv` writes them."""
 
@@ -273,30 +319,55 @@ class NativeAttention:
         self._heads = heads
         self._most = max(1, native.UNIT_ROWS // heads.group)
         self._kept: tuple[npt.NDArray[np.int32], ...] = ()
+        self._partials = np.empty(0, dtype=np.float32)
 
     def prepare(self, batch: AttentionBatch) -> AttentionStep:
         """Cut the sequences into units."""
-        units: list[tuple[int, int, int, int]] = []
+        units: list[_Unit] = []
         blocks: list[int] = []
         for sequence in range(batch.num_sequences):
             first, stop = batch.query_starts[sequence : sequence + 2]
             before = batch.context_lens[sequence] - (stop - first)
             units.extend(
-                (start, min(self._most, stop - start), before + start - first + 1, len(blocks))
+                _Unit(start, min(self._most, stop - start), before + start - first + 1, len(blocks))
                 for start in range(first, stop, self._most)
             )
             blocks.extend(batch.block_tables[sequence][: batch.num_blocks(sequence)])
-        columns = np.array(units, dtype=np.int32).reshape(-1, 4).T.copy()
+        rows = [(each.first, each.count, each.length, each.table) for each in units]
+        columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
         flat = np.array(blocks, dtype=np.int32)
-        # The addresses below are theirs.
-        self._kept = (columns, flat)
         step = self._tape.step
-        step.num_units = columns.shape[1]
+        step.num_units = len(units)
         step.unit_tokens, step.unit_counts, step.unit_lengths, step.unit_tables = (
             column.ctypes.data for column in columns
         )
         step.blocks = flat.ctypes.data
+        # The addresses are theirs.
+        self._kept = (columns, flat, *self._cut(units))
         return self._attend
+
+    def _cut(self, units: list[_Unit]) -> tuple[npt.NDArray[np.int32], ...]:
+        """Where there are few units, the threads share the spans of each."""
+        num_kv, step = self._heads.num_kv_heads, self._tape.step
+        is_shared = num_kv * len(units) < _ENOUGH_CHUNKS
+        pieces = [
+            (index, span)
+            for index, unit in enumerate(units)
+            for span in (range(unit.num_spans) if is_shared and unit.num_spans > 1 else (-1,))
+        ]
+        columns = np.array(pieces, dtype=np.int32).reshape(-1, 2).T.copy()
+        arrivals = np.zeros(len(units) * num_kv, dtype=np.int32)
+        step.num_pieces = len(pieces)
+        step.piece_units, step.piece_spans = (column.ctypes.data for column in columns)
+        step.arrivals = arrivals.ctypes.data
+        if len(pieces) > len(units):
+            step.partial_rows = self._heads.group * max(unit.count for unit in units)
+            width = num_kv * step.partial_rows * (self._heads.head_dim + 2)
+            if self._partials.size < len(pieces) * width:
+                # Some more than needed: a sequence grows from step to step.
+                self._partials = np.empty((len(pieces) + 16) * width, dtype=np.float32)
+            step.partials = self._partials.ctypes.data
+        return columns, arrivals
 
     def _attend(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
         tokens, width = len(qkv), self._heads.num_heads * self._heads.head_dim

@@ -22,9 +22,10 @@ from luce.engine.ops.cpu.native import (
     NativeOps,
     NativePlaceQkv,
     NativeProduct,
-    NativeRmsNorm,
     cache_refusal,
 )
+from luce.engine.ops.cpu.native_gates import NativeRmsNorm
+from luce.engine.ops.cpu.native_layer_candidates import mixed_product
 from luce.engine.ops.pointwise import RmsNorm
 from luce.engine.ops.projection import NormedProduct
 from luce.engine.ops.qkv import PlaceQkv
@@ -82,8 +83,6 @@ def native_place_qkv(native: NativeOps | None, request: OpRequest) -> list[Candi
 
 
 def _cache_refusal(request: OpRequest) -> str | None:
-    if request.has_typed_cache:
-        return "made for a cache in float32"
     return cache_refusal(request.heads, request.block_tokens)
 
 
@@ -93,5 +92,6 @@ def native_products(
     """Products of tiles; those of other linears stay with what is given."""
     if native is None:
         return []
-    products = (NativeProduct(product), NativeGatedProduct(gated_product))
+    gated = NativeGatedProduct(gated_product)
+    products = (mixed_product(native, NativeProduct(product)), gated)
     return [Candidate(_NAME, products, never)]

@@ -15,8 +15,8 @@ import triton.language as tl
 
 from luce.engine.ops.moe import Routing
 from luce.engine.ops.pointwise import SiluAndMul
-from luce.engine.ops.triton.moe import FEW_TOKENS, combine, most_tiles, tile_place
-from luce.engine.ops.triton.moe_route import sort_pairs
+from luce.engine.ops.triton.moe import most_tiles, tile_place
+from luce.engine.ops.triton.moe_stacked import StackedExperts
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, dot, power_of_two, wait_for_inputs
 from luce.engine.ops.triton.quant_tile import tile_of_weights
 from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
@@ -84,23 +84,6 @@ def _expert_tile_kernel(
     tl.store(target, total.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def _weigh_kernel(
-    parts, weights, out, CHOSEN: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Program (token, columns): the weighted sum of its pairs' float32 results."""
-    wait_for_inputs()
-    token = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < HIDDEN
-    total = tl.zeros((BLOCK,), tl.float32)
-    for choice in tl.static_range(CHOSEN):
-        pair = token * CHOSEN + choice
-        part = tl.load(parts + pair * HIDDEN + columns, mask=inside, other=0.0)
-        total += part * tl.load(weights + pair).to(tl.float32)
-    tl.store(out + token * HIDDEN + columns, total.to(out.dtype.element_ty), mask=inside)
-
-
 @dataclass(frozen=True, slots=True)
 class QuantMoeTiling:
     """How products of many pairs are cut.
@@ -116,15 +99,17 @@ class QuantMoeTiling:
     groups: int
 
 
-SMALL_QUANT_TILING = QuantMoeTiling(16, 64, 4)
-LARGE_QUANT_TILING = QuantMoeTiling(64, 64, 4)
+QuantMoeTilings = tuple[QuantMoeTiling, QuantMoeTiling]
+"""For few pairs an expert, and for more."""
+DEFAULT_QUANT_TILINGS = QuantMoeTiling(16, 64, 4), QuantMoeTiling(64, 64, 4)
 
 
 class _Stack:
     """A matrix for each expert, in planes, and the kernels' compile-time facts about them."""
 
-    def __init__(self, planes: QuantPlanes, num_experts: int) -> None:
+    def __init__(self, planes: QuantPlanes, num_experts: int, tilings: QuantMoeTilings) -> None:
         assert planes.rows % num_experts == 0
+        self._small, self._large = tilings
         self.planes = planes
         self.rows = planes.rows // num_experts
         self.groups = planes.columns // GROUP
@@ -148,8 +133,13 @@ class _Stack:
             "ASM": not INTERPRETED and codes.is_cuda and torch.version.hip is None,
         }
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the planes."""
+        return self.planes.nbytes
+
     def by_pair(self, x: torch.Tensor, experts: torch.Tensor, chosen: int) -> torch.Tensor:
-        """Rows of x, each for `chosen` experts, times theirs: f32 or x's type [T * k, rows]."""
+        """Rows of x, each for `chosen` experts, times theirs: f32 [T * k, rows]."""
         quantised = torch.empty(len(x), 19, self.groups, dtype=torch.int32, device=x.device)
         quantise_rows[(len(x), triton.cdiv(self.groups, _QUANTISE_GROUPS))](
             x, quantised, x.stride(0), num_groups=self.groups, BG=_QUANTISE_GROUPS,
@@ -173,13 +163,13 @@ class _Stack:
         x: torch.Tensor,
         sorted_pairs: tuple[torch.Tensor, torch.Tensor],
         routing: Routing,
-        tiling: QuantMoeTiling,
         *,
         is_last: bool,
     ) -> torch.Tensor:
         """Tiles of pairs times their expert's matrix; see the kernel: [T * k, rows]."""
         order, starts = sorted_pairs
         pairs, num_experts = len(order), len(starts) - 1
+        tiling = self._small if pairs <= self._small.pairs * num_experts else self._large
         out = x.new_empty(pairs, self.rows)
         tiles = most_tiles(pairs, num_experts, tiling.pairs)
         _expert_tile_kernel[(triton.cdiv(self.rows, tiling.rows), tiles)](
@@ -192,7 +182,7 @@ class _Stack:
         return out
 
 
-class QuantExperts:
+class QuantExperts(StackedExperts):
     """`ops.moe.ExpertMlp` over planes.
 
     Args:
@@ -209,43 +199,7 @@ class QuantExperts:
         down: QuantPlanes,
         num_experts: int,
         silu_and_mul: SiluAndMul,
-        tilings: tuple[QuantMoeTiling, QuantMoeTiling] = (SMALL_QUANT_TILING, LARGE_QUANT_TILING),
+        tilings: QuantMoeTilings = DEFAULT_QUANT_TILINGS,
     ) -> None:
-        self._num_experts = num_experts
-        self._gate_up, self._down = _Stack(gate_up, num_experts), _Stack(down, num_experts)
-        self._silu_and_mul = silu_and_mul
-        self._small, self._large = tilings
-
-    def __call__(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """[T, hidden] → [T, hidden]."""
-        if len(x) <= FEW_TOKENS:
-            return self._by_pair(x, routing)
-        return self._by_expert(x, routing)
-
-    def _by_pair(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
-        tokens, chosen = routing.experts.shape
-        inner = self._silu_and_mul(self._gate_up.by_pair(x, routing.experts, chosen))
-        parts = self._down.by_pair(inner, routing.experts, 1)
-        hidden = self._down.rows
-        out = x.new_empty(tokens, hidden)
-        block = min(1024, power_of_two(hidden))
-        _weigh_kernel[(tokens, triton.cdiv(hidden, block))](
-            parts, routing.weights, out, CHOSEN=chosen, HIDDEN=hidden, BLOCK=block, num_warps=4,
-            **LAUNCH,
-        )  # fmt: skip
-        return out
-
-    def _by_expert(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
-        pairs, chosen = routing.experts.numel(), routing.experts.shape[1]
-        sorted_pairs = sort_pairs(routing.experts, self._num_experts)
-        is_small = pairs <= self._small.pairs * self._num_experts
-        tiling = self._small if is_small else self._large
-        gate_up = self._gate_up.by_expert(x, sorted_pairs, routing, tiling, is_last=False)
-        inner = self._silu_and_mul(gate_up)
-        parts = self._down.by_expert(inner, sorted_pairs, routing, tiling, is_last=True)
-        return combine(parts, chosen)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the planes."""
-        return self._gate_up.planes.nbytes + self._down.planes.nbytes
+        inner, outer = (_Stack(planes, num_experts, tilings) for planes in (gate_up, down))
+        super().__init__(inner, outer, num_experts, silu_and_mul)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,25 +24,36 @@ def device() -> torch.device:
     return torch.device("cuda" if HAS_GPU else "cpu")
 
 
-def _read_scalars_of_one_element() -> None:
-    """Triton 3.6's interpreter makes numbers of arrays of one element, which numpy 2.4 refuses."""
-    from triton.runtime import interpreter
-
-    original = interpreter._patch_lang_tensor
-
-    def patched(tensor: type, scope: interpreter._LangPatchScope) -> None:
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    interpreter._patch_lang_tensor = patched
-
-
 if not HAS_GPU:
-    _read_scalars_of_one_element()
+    sys.path.append(str(Path(__file__).parent))
+    import interpreter
+
+    interpreter.prepare()
 
 
 @pytest.fixture
-def as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def wide_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few programs a product: the interpreter takes them one by one."""
+    from luce.engine.ops import select
+    from luce.engine.ops.quant_matmul import QuantOps
+    from luce.engine.ops.triton import linear, moe, moe_quant, quant_linear
+    from luce.engine.ops.triton.quant_embedding import quant_lookup
+
+    monkeypatch.setattr(linear, "_BLOCK_OUT", 256)
+    monkeypatch.setattr(moe, "_BLOCK_OUT", 256)
+    monkeypatch.setattr(moe_quant, "_VECTOR_ELEMENTS", 2048)
+    wide = quant_linear.QuantTilings(
+        vector={4: quant_linear.VectorTiling(128, 8, 4)},
+        tile={64: quant_linear.TileTiling(128, 4, 4, 2, 1)},
+        tile_tokens=(32, 32),
+    )
+    linears = partial(quant_linear.TritonQuantLinear, tilings=wide)
+    ops = QuantOps(linears, quant_lookup, moe_quant.QuantExperts)
+    monkeypatch.setattr(select, "_triton_quantised", lambda: ops)
+
+
+@pytest.fixture
+def as_gpu(monkeypatch: pytest.MonkeyPatch, wide_programs: None) -> None:
     """Choose for a CPU what a GPU is given: Triton's operations, and nothing of the host's own."""
     from luce.engine.ops import select
     from luce.engine.ops.cpu import native_candidates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import torch
 
 from luce.engine import assembly
 from luce.engine.engine import Engine
-from luce.engine.ops import select
-from luce.engine.ops.quant_matmul import QuantOps
 from luce.engine.options import EngineOptions
 from luce.kv.spec import blocks_for
 from luce.loaders.checkpoint import TensorSource
@@ -33,13 +30,6 @@ SAMPLED = SamplingParams(
 )
 
 
-# Padding lanes compute on memory that nobody wrote, and their results are dropped.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
-]
-
-
 def load(path: Path, **more: object) -> Engine:
     options = EngineOptions(
         path=path,
@@ -58,29 +48,10 @@ def on_device(monkeypatch: pytest.MonkeyPatch, as_gpu: None) -> None:
 
     # There is no device memory to measure.
     monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
-    # Few programs a product: the interpreter takes them one by one.
-    from luce.engine.ops.triton import linear
-
-    monkeypatch.setattr(linear, "_BLOCK_OUT", 64)
 
 
 def checkpoint_of(path: Path) -> TensorSource:
     return open_checkpoint(path).tensors
-
-
-@pytest.fixture
-def wide_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few programs a product: the interpreter takes them one by one."""
-    from luce.engine.ops.triton import quant_linear
-    from luce.engine.ops.triton.quant_embedding import quant_lookup
-
-    wide = quant_linear.QuantTilings(
-        vector={4: quant_linear.VectorTiling(128, 8, 4)},
-        tile={64: quant_linear.TileTiling(128, 4, 4, 2, 1)},
-        tile_tokens=(32, 32),
-    )
-    ops = QuantOps(partial(quant_linear.TritonQuantLinear, tilings=wide), quant_lookup)
-    monkeypatch.setattr(select, "_triton_quantised", lambda: ops)
 
 
 def generate(engine: Engine, sampling: SamplingParams, chunk: int, count: int) -> list[list[int]]:
@@ -150,7 +121,6 @@ def test_quantised_weights_stay_so_and_give_the_same_ids(
     decoded = load(path, cpu_exact=True)
     expected = generate(decoded, GREEDY, 8, 2)
     request.getfixturevalue("on_device")
-    request.getfixturevalue("wide_programs")
     engine = load(path)
     assert "quantised=triton" in engine.resolved.kernels
     assert generate(engine, GREEDY, 8, 2) == expected

@@ -22,11 +22,7 @@ TABLE = (4, 2)
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch, as_gpu: None) -> None:
     """Let a CPU pass for a GPU: the kernels run in the interpreter."""
-    from luce.engine.ops.triton import linear
-
     monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
-    # Few programs a product: the interpreter takes them one by one.
-    monkeypatch.setattr(linear, "_BLOCK_OUT", 256)
 
 
 @pytest.fixture

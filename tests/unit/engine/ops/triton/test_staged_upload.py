@@ -64,13 +64,13 @@ def test_close_ends_the_threads_and_drops_what_waits(device: torch.device) -> No
 
     def held() -> torch.Tensor:
         started.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return torch.ones(1)
 
     upload.add(Piece(held, lambda _: done.append(0), 1))
     for index in (1, 2):
         upload.add(Piece(lambda: torch.ones(1), lambda _, i=index: done.append(i), 1))
-    assert started.wait(10)
+    assert started.wait(60)
     threading.Timer(0.1, go.set).start()
     upload.close()
     assert done == [0]

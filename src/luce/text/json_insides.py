@@ -1,0 +1,263 @@
+"""Regular expressions of texts, turned into those of the same texts inside a JSON string.
+
+All that stands for text in an expression are single characters and sets of them; what combines
+them stays as it is, for escaping a text is escaping its characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from luce.grammar import NOTHING_VALID, GrammarFault, GrammarVocabulary
+from luce.text.schema_error import SchemaError
+
+_ESCAPES = {'"': '"', "\\": "\\\\", "\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+"""Characters that JSON escapes, and what follows the backslash, as it stands in a class."""
+_LETTERS = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\f": "\f"}
+_PLAIN = r'[^"\\\x00-\x1f]'
+
+_GROUP = re.compile(r"\(\?(?:P?<\w+>|([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)]))")
+_SET_ESCAPE = re.compile(
+    r"\\(?:[pP](?:\{[^}]*\}|[A-Za-z])|x\{[^}]*\}|x[0-9A-Fa-f]{2}|[uU]\{[^}]*\}"
+    r"|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)",
+    re.DOTALL,
+)
+_BORDERS = frozenset("bBAzZG<>")
+_COMBINES = frozenset("|)*+?{}^$")
+_COUNT = re.compile(r"\{[0-9]+(?:,([0-9]*))?\}")
+_ENDLESS = ("*", "+")
+MAX_COUNTED = 200
+"""Characters counted one by one: each is a step of the parser, which the lexer's are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Insides:
+    """A set of characters, as they stand in JSON.
+
+    Attributes:
+        plain: an expression for those that stand for themselves; empty if there are none.
+        escaped: one for those that are escaped; empty if there are none.
+    """
+
+    plain: str
+    escaped: str
+
+    @property
+    def any(self) -> str:
+        """An expression for one of them."""
+        both = [each for each in (self.escaped, self.plain) if each]
+        return both[0] if len(both) == 1 else f"(?:{'|'.join(both)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """An expression that is one thing again and again.
+
+    Attributes:
+        lexemes: expressions for what the thing is made of, each told from what follows it; of a
+            set of characters runs of plain ones, or single ones if they are counted, and single
+            escapes.
+        quantifier: how often.
+    """
+
+    lexemes: tuple[str, ...]
+    quantifier: str
+
+
+def text_insides(text: str) -> str:
+    """A text, as it stands in JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def pattern_insides(pattern: str, *, is_dotall: bool = False) -> str:
+    """An expression for what another one matches, as it stands in JSON.
+
+    Args:
+        pattern: in Rust's syntax.
+        is_dotall: a dot is any character.
+
+    Raises:
+        SchemaError: it has flags that mean something else then, or does not compile.
+    """
+    return _joined(_pieces(pattern, is_dotall=is_dotall))
+
+
+def repeated(pattern: str, *, is_dotall: bool = False) -> Repeated | None:
+    """What an expression repeats, if it does nothing else.
+
+    Raises:
+        SchemaError: as `pattern_insides`.
+    """
+    pieces = list(_pieces(pattern, is_dotall=is_dotall))
+    while _is_one_group(pieces):
+        pieces = pieces[1:-1]
+    *thing, quantifier = pieces or [""]
+    if not isinstance(quantifier, str) or not _is_quantifier(quantifier):
+        return None
+    while _is_one_group(thing):
+        thing = thing[1:-1]
+    if len(thing) == 1 and isinstance(thing[0], Insides):
+        times = "+" if quantifier in _ENDLESS else ""
+        plain = f"{thing[0].plain}{times}" if thing[0].plain else ""
+        return Repeated(tuple(filter(None, (plain, thing[0].escaped))), quantifier)
+    if not _is_one_group(pieces[:-1]):
+        return None
+    lexeme = _joined(thing)
+    return None if can_go_on_escaped(slashed(lexeme)) else Repeated((lexeme,), quantifier)
+
+
+def can_go_on_escaped(body: str) -> bool:
+    """Whether a terminal that has matched a text may match more of it from a backslash on.
+
+    A lexer never goes back: what comes behind the terminal could not begin with an escape then.
+
+    Args:
+        body: of a terminal, rewritten.
+    """
+    if "\\\\" not in body.replace(_PLAIN, ""):
+        return False
+    source = f"start: X\nN: {body}\nX: N & Y\nY: N /\\\\(?s:.*)/\n"
+    return compile_fault(source) != NOTHING_VALID
+
+
+@lru_cache(maxsize=4096)
+def compile_fault(source: str) -> str | None:
+    """Why a small grammar of bytes does not compile; None if it does."""
+    try:
+        _bytes_vocabulary().compile(source)
+    except GrammarFault as fault:
+        return fault.why
+    return None
+
+
+def slashed(pattern: str) -> str:
+    """An expression between slashes, for Lark."""
+    return "/" + pattern.replace("/", "\\/").replace("\n", "\\n") + "/"
+
+
+def _is_quantifier(piece: str) -> bool:
+    count = _COUNT.fullmatch(piece)
+    if count is None:
+        return piece in (*_ENDLESS, "?")
+    return max(int(number) for number in re.findall("[0-9]+", piece)) <= MAX_COUNTED
+
+
+def _joined(pieces: Iterable[str | Insides]) -> str:
+    return "".join(each if isinstance(each, str) else each.any for each in pieces)
+
+
+def _is_one_group(pieces: Sequence[str | Insides]) -> bool:
+    """Whether the first bracket is closed by the last."""
+    if len(pieces) < 2 or not isinstance(pieces[0], str) or not pieces[0].startswith("("):
+        return False
+    depth = 0
+    for index, piece in enumerate(pieces):
+        if isinstance(piece, str):
+            depth += piece.startswith("(") and not piece.endswith(")")
+            depth -= piece == ")"
+        if not depth:
+            return index == len(pieces) - 1
+    return False
+
+
+def _pieces(pattern: str, *, is_dotall: bool) -> Iterator[str | Insides]:
+    """The expression, piece by piece: sets of characters, and what combines them."""
+    scopes, position = [is_dotall], 0
+    while position < len(pattern):
+        character = pattern[position]
+        end = position + 1
+        if character == "(":
+            group = _GROUP.match(pattern, position)
+            end = group.end() if group else end
+            scope = _scope(group, scopes[-1]) if group else scopes[-1]
+            if group and group[3] == ")":
+                scopes[-1] = scope
+            else:
+                scopes.append(scope)
+            yield pattern[position:end]
+        elif count := _COUNT.match(pattern, position):
+            end = count.end()
+            yield count[0]
+        elif character in _COMBINES:
+            if character == ")" and len(scopes) > 1:
+                scopes.pop()
+            yield character
+        else:
+            end = _end_of_set(pattern, position)
+            one = pattern[position:end]
+            is_border = character == "\\" and one[1:2] in _BORDERS
+            yield one if is_border else _insides("(?s:.)" if one == "." and scopes[-1] else one)
+        position = end
+
+
+def _scope(group: re.Match[str], is_dotall: bool) -> bool:
+    """Whether a dot is any character inside a group, or behind flags."""
+    on, off = group[1] or "", group[2] or ""
+    if set(on + off) - set("isuU"):
+        raise SchemaError((), "the flags m, x and R of expressions are not supported here")
+    return "s" in on or (is_dotall and "s" not in off)
+
+
+def _end_of_set(pattern: str, start: int) -> int:
+    """Where the character, escape or class that begins at `start` ends."""
+    if pattern[start] == "\\":
+        found = _SET_ESCAPE.match(pattern, start)
+        return found.end() if found else start + 1
+    if pattern[start] != "[":
+        return start + 1
+    depth, position = 0, start
+    while position < len(pattern):
+        if pattern[position] == "\\":
+            position += 1
+        elif pattern[position] == "[":
+            depth += 1
+            # The first bracket of a class may stand for itself.
+            position += pattern[position + 1 : position + 2] == "^"
+            position += pattern[position + 1 : position + 2] == "]"
+        elif pattern[position] == "]":
+            depth -= 1
+            if not depth:
+                return position + 1
+        position += 1
+    return len(pattern)
+
+
+def _insides(one: str) -> Insides:
+    character = one[-1] if len(one) == 1 or (len(one) == 2 and not one[1].isalnum()) else ""
+    character = _LETTERS.get(one, "" if one == "." else character)
+    if not character:
+        return _insides_of_set(one)
+    letter = _ESCAPES.get(character)
+    return Insides(one, "") if letter is None else Insides("", f"(?-i:\\\\[{letter}])")
+
+
+@lru_cache(maxsize=4096)
+def _insides_of_set(one: str) -> Insides:
+    try:
+        matcher = _bytes_vocabulary().compile(f"start: {slashed(one)}\n")
+    except GrammarFault as fault:
+        raise SchemaError((), f"{one[:40]!r} in an expression: {fault.why}") from fault
+    held = [
+        letter
+        for character, letter in _ESCAPES.items()
+        if matcher.deep_copy().try_consume_tokens([ord(character)])
+    ]
+    escaped = f"(?-i:\\\\[{''.join(held)}])" if held else ""
+    if one in (".", "(?s:.)"):
+        return Insides(_PLAIN, escaped)
+    is_set = one[0] == "[" or (one[0] == "\\" and one[1:2] in "dDwWsSpP")
+    if not is_set:
+        return Insides("" if held else one, escaped)
+    plain = f"[{one}&&{_PLAIN}]"
+    if compile_fault(f"start: {slashed(plain)}\n") is not None:
+        plain = ""
+    return Insides(plain, escaped)
+
+
+@cache
+def _bytes_vocabulary() -> GrammarVocabulary:
+    return GrammarVocabulary([bytes([byte]) for byte in range(256)], [], [])

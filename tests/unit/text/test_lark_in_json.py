@@ -1,0 +1,166 @@
+"""Grammars inside JSON strings: the same texts, escaped, and no others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luce.grammar import GrammarVocabulary
+from luce.text.lark_in_json import in_json
+from luce.text.schema_error import SchemaError
+
+VOCABULARY = GrammarVocabulary([bytes([byte]) for byte in range(256)], [], [])
+
+PATCH = """start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+"""
+"""What a coding agent sends for its patches."""
+
+
+def accepts(grammar: str, text: str) -> bool:
+    matcher = VOCABULARY.compile(grammar)
+    data = list(text.encode())
+    return matcher.try_consume_tokens(data) == len(data) and bool(matcher.is_accepting())
+
+
+def quoted(grammar: str) -> str:
+    """As calls have it: between quotes, behind and before text of their own."""
+    return f'start: "\\"" r "\\""\nr: %lark {{\n{in_json(grammar)}\n}}\n'
+
+
+def check(grammar: str, text: str) -> bool:
+    """Whether a text is of the grammar, the same inside JSON and outside."""
+    outside = accepts(grammar, text)
+    assert accepts(quoted(grammar), json.dumps(text, ensure_ascii=False)) == outside
+    return outside
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('start: "a\\"b\\n" "\\\\"', ['a"b\n\\'], ['a"b\n', "ab"]),
+        ('start: "Ab\\n"i', ["ab\n", "AB\n"], ["ab", "abN"]),
+        ('start: "a".."f" "\\x00".."~"', ["a\n", 'b"', "f\\", "cz"], ["g\n", "aé"]),
+        ("start: /[^x]/", ['"', "\\", "\n", "é", "\t", "/"], ["x", "", "ab"]),
+        ('start: /[a\\]"\\\\]+/', ['a]"\\'], ["n", "\n"]),
+        ("start: /[]a]+/", ["]a"], ["["]),
+        ("start: /[^]a]/", ["[", "\n"], ["]", "a"]),
+        ("start: /[[:alpha:]\\n]+/", ["ab\nc"], ["1"]),
+        ("start: /./ /(?s:.)/", ["a\n", '""'], ["\na", "a"]),
+        ("start: /(?s)a.|(?-s:b.)/", ["a\n", "bx"], ["b\n"]),
+        ("start: /a.b/s", ["a\nb"], ["ab"]),
+        ("start: /[A-Z]\\n/i", ["a\n", "Z\n"], ["1\n", "aN"]),
+        ("start: /\\d+\\s\\w/", ["12\tx", "1\nx"], ["1x"]),
+        ("start: /\\//", ["/"], ["\\/"]),
+        ("start: /a\\/b\\\\c/", ["a/b\\c"], ["a/b/c"]),
+        ("start: /\\x22\\u{5c}\\n/", ['"\\\n'], ["\\n"]),
+        ("start: /\\p{L}+\\P{L}/", ["abé\n", 'a"'], ["ab1c"]),
+        ('start: /a{2,3}/ /[\\n\\t]{2}/ "x"', ["aa\n\tx"], ["aa\nx"]),
+        (
+            "start: line+\nline: /[^\\n]+/ LF\n%import common.LF",
+            ["a\n", 'x"\\\n\ty\n'],
+            ["a", "\n"],
+        ),
+        ('start: LINE (LF LINE)*\nLINE: /[^\\n]+/\nLF: "\\n"', ['a"\nb', "a\\"], ["a\n", "\n"]),
+        ('start: KEY ":" STRING\nKEY: /[a-z]+/\nSTRING: "\\"" /[^"]*/ "\\""', ['a:"b\n"'], ["a:b"]),
+        (
+            "start: INT (WS INT)* NEWLINE?\n%import common.WS\n%import common (INT, NEWLINE)",
+            ["1", "1 2\t\n3", "1\r\n"],
+            ["1,2", "a"],
+        ),
+        ("start: A+\nA: /[a-z]/\n%ignore /[ \\n]+/\n", ["ab", "a\nb", "a \n b"], ["a\tb"]),
+        ("start: /[^x\\n]{1,3}/ LF\nLF: /\\n/", ['a"\\\n', "é\n"], ["\n", "aaaa\n"]),
+        ('start: /[^x]{2}/ /\\n?/ "\\t"', ['a"\t', "\n\n\n\t"], ["a\t", "aaaa\t"]),
+        ("start: A+\nA: /[a-z]/\n%ignore WS\n%import common.WS\n", ["ab", "a\n\tb"], ["a-b"]),
+        ("start: Q\n%import common.ESCAPED_STRING -> Q\n", ['"a\\"b"', '""'], ['"', "a"]),
+        ("start: C\n%import common.C_COMMENT -> C\n", ["/* a\n*b **/"], ["/* a", "/**/x"]),
+        ('start: a\na: b | "x" // no "b" here: /x/\nb: "y" # none: "z"\n', ["x", "y"], ["z"]),
+        ('start: w~2\nw: /\\w/ "\\n"', ["a\nb\n"], ["a\n"]),
+        (PATCH, ["*** Begin Patch\n*** Delete File: a\n*** End Patch"], ["*** Begin Patch\n"]),
+    ],
+)
+def test_the_same_texts(grammar: str, good: list[str], bad: list[str]) -> None:
+    assert [text for text in good if not check(grammar, text)] == []
+    assert [text for text in bad if check(grammar, text)] == []
+
+
+def test_a_patch() -> None:
+    patch = (
+        '*** Begin Patch\n*** Update File: a/b "c".py\n@@ def f():\n-\tprint("a\\n")\n'
+        "+  </parameter></tool_call>é\n*** Add File: c\\d\n+\n*** End Patch\n"
+    )
+    assert check(PATCH, patch)
+    assert not check(PATCH, patch.replace("@@ ", "@ "))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    pattern=st.sampled_from(
+        [
+            r"[^\n]*",
+            r'"(?:[^"\\]|\\.)*"',
+            r"(?:[a-c]|\n\t|\\)*[^a-c]?1",
+            r"(?:(?s:a.)+|[\s\S]{3})1",
+            r"[\W&&[^a\\]]+",
+            r"\s*[\d\"]+b",
+            r"((?:\r?\n|\t)+)",
+        ]
+    ),
+    text=st.text(st.sampled_from('abc1"\\\n\t /é'), max_size=6),
+)
+def test_expressions_match_the_same(pattern: str, text: str) -> None:
+    check(f"start: /{pattern}/\n", text)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ("start: A\nA: /[a-z]+/ & ~/abc/", "operator ~"),
+        ("start: <[12]>", "control token"),
+        ("start: /a b/x", "flags"),
+        ("start: /(?m)a/", "flags"),
+        ("start: /a[^b]*/ LF\nLF: /\\n/", "/a[^b]*/ ends in something that JSON escapes"),
+        ("start: " + " ".join(f"/[{chr(200 + i)}-ɏ]/" for i in range(101)), "100 different sets"),
+        (
+            "start: A0\n" + "".join(f'A{i}: "a"\n' for i in range(201)),
+            "more than 200 terminals",
+        ),
+        ("start: " + " ".join(f"/{chr(200 + i)}/" for i in range(201)), "200 different regular"),
+        (
+            "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(30)) + "A30: /x/\n",
+            "is too large",
+        ),
+        ("start: L LF\nL: /a[^\\n]*/\nLF: /\\n/", "L ends in something that JSON escapes"),
+    ],
+)
+def test_what_cannot_be_written(grammar: str, why: str) -> None:
+    with pytest.raises(SchemaError) as refused:
+        in_json(grammar)
+    assert why in refused.value.why
+
+
+def test_only_one_spelling_of_an_escape() -> None:
+    grammar = quoted("start: /[^x]/")
+    assert accepts(grammar, '"\\n"')
+    for text in ('"\\u000a"', '"\\N"', '"\n"', '"\\/"', '"x"', '"\\x"'):
+        assert not accepts(grammar, text)
