@@ -1,6 +1,6 @@
 """Decode and prefill rates of the engine alone, with plans made by hand, and where time goes.
 
-    python bench/engine/decode.py MODEL [--threads N] [--profile]
+    python bench/engine/decode.py MODEL [--threads N] [--context N] [--cache-type TYPE] [--profile]
 
 Other work on the machine spoils the figures: every case is run several times and the best is
 printed beside the median.
@@ -47,7 +47,7 @@ class Bench:
         return time.perf_counter() - began
 
     def _table(self, row: int, tokens: int) -> tuple[int, ...]:
-        count = blocks_for(4096, self.engine.resolved.block_tokens)
+        count = blocks_for(self.engine.resolved.max_ctx, self.engine.resolved.block_tokens)
         first = 1 + row * count
         return tuple(range(first, first + blocks_for(tokens, self.engine.resolved.block_tokens)))
 
@@ -112,12 +112,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--context", type=int, default=32)
+    parser.add_argument(
+        "--cache-type", default="auto", help="of keys and values: f16, bf16, q8_0, q4_0"
+    )
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     began = time.perf_counter()
     engine = Engine.load(
         EngineOptions(
-            path=options.model, threads=options.threads, max_concurrency=16, max_ctx=4096
+            path=options.model,
+            threads=options.threads,
+            max_concurrency=16,
+            max_ctx=max(4096, options.context + 64),
+            cache_type_k=options.cache_type,
+            cache_type_v=options.cache_type,
         ),
         lambda *_: None,
     )

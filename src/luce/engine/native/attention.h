@@ -27,8 +27,8 @@ typedef struct {
     float *most, *total, *sums;
 } span_state;
 
-/* A head's keys [D, P] or values [P, D] of each block of a segment, and what comes next as it is
- * stored, `ahead_bits` a number. */
+/* A head's keys [D, P] or values [P, D] of each block of a segment, and what is read after them as
+ * it is stored, `ahead_bits` a number. */
 typedef struct {
     const float *blocks[MOST_BLOCKS];
     const uint8_t *ahead[MOST_BLOCKS];
@@ -62,12 +62,12 @@ static void load_segment(const unit_state *unit, int32_t start, int is_value, fl
     const luce_cache *cache = &unit->op->cache;
     int32_t tokens = cache->block_tokens, last = (unit->length - 1) / tokens;
     int32_t type = is_value ? cache->value_type : cache->key_type, each_segment = LUCE_SEGMENT / tokens;
-    data->ahead_bits = head_bytes(type, 8);
+    data->ahead_bits = head_bytes(is_value ? cache->key_type : cache->value_type, 8);
     for (int32_t index = 0; index < each_segment; index++) {
         int32_t block = start / tokens + index, next = block + each_segment;
         if (block > last) break;
-        /* Prefetches of what is there already cost little, and there is always something. */
-        data->ahead[index] = stored(unit, next <= last ? next : block, is_value);
+        /* After keys their values, after values the next keys; what is there already costs little. */
+        data->ahead[index] = stored(unit, is_value && next <= last ? next : block, !is_value);
         data->blocks[index] = (const float *)stored(unit, block, is_value);
         if (type == LUCE_KV_F32) continue;
         float *to = scratch + index * tokens * unit->op->heads.head_dim;

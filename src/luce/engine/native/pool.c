@@ -5,7 +5,9 @@
  * put aside delays the others by the chunk it holds and no more. One that comes late finds the
  * work done and catches up.
  *
- * Counters carry the number of the run, so one that comes very late takes nothing of a later run.
+ * Counters carry the number of the run, and count down: one that comes very late takes nothing of a
+ * later run, nor more of its own than there was. Whatever else the pool holds may be another run's
+ * by then; only who has a chunk, or waits for one, may rely on it.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -24,8 +26,8 @@
 #define SPINS_BETWEEN 4000
 
 typedef struct {
-    _Alignas(64) _Atomic uint64_t next; /* run << 32 | next chunk */
-    _Alignas(64) _Atomic uint64_t done; /* run << 32 | chunks done */
+    _Alignas(64) _Atomic uint64_t left;    /* run << 32 | chunks that nobody has taken */
+    _Alignas(64) _Atomic uint64_t undone;  /* run << 32 | chunks that are not done */
     int32_t chunks;
 } phase_state;
 
@@ -51,12 +53,13 @@ static void relax(void) {
 }
 
 static int take(phase_state *phase, uint32_t run, int32_t *chunk) {
-    uint64_t next = atomic_load_explicit(&phase->next, memory_order_relaxed);
+    uint64_t left = atomic_load_explicit(&phase->left, memory_order_relaxed);
     for (;;) {
-        if (next >> 32 != run || (int32_t)(uint32_t)next >= phase->chunks) return 0;
-        if (atomic_compare_exchange_weak_explicit(&phase->next, &next, next + 1,
+        if (left >> 32 != run || (uint32_t)left == 0) return 0;
+        if (atomic_compare_exchange_weak_explicit(&phase->left, &left, left - 1,
                                                   memory_order_acquire, memory_order_relaxed)) {
-            *chunk = (int32_t)(uint32_t)next;
+            /* In order. The run does not end before this chunk is done. */
+            *chunk = phase->chunks - (int32_t)(uint32_t)left;
             return 1;
         }
     }
@@ -65,9 +68,9 @@ static int take(phase_state *phase, uint32_t run, int32_t *chunk) {
 /* Whether the operation is finished; 0 also when the whole run is. */
 static int wait_until_done(phase_state *phase, uint32_t run) {
     for (int spins = 0;; spins++) {
-        uint64_t done = atomic_load_explicit(&phase->done, memory_order_acquire);
-        if (done >> 32 != run) return 0;
-        if ((int32_t)(uint32_t)done >= phase->chunks) return 1;
+        uint64_t undone = atomic_load_explicit(&phase->undone, memory_order_acquire);
+        if (undone >> 32 != run) return 0;
+        if ((uint32_t)undone == 0) return 1;
         if (spins < SPINS_IN_RUN) relax();
         else sched_yield();
     }
@@ -80,7 +83,7 @@ static void walk(uint32_t run) {
         int32_t chunk;
         while (take(phase, run, &chunk)) {
             pool.kernels->run(&pool.ops[index], &pool.step, chunk, phase->chunks);
-            atomic_fetch_add_explicit(&phase->done, 1, memory_order_release);
+            atomic_fetch_sub_explicit(&phase->undone, 1, memory_order_release);
         }
         if (!wait_until_done(phase, run)) return;
     }
@@ -130,8 +133,9 @@ static void run_part(const luce_op *ops, int32_t num_ops, const luce_step *step,
     for (int32_t index = 0; index < num_ops; index++) {
         phase_state *phase = &pool.phases[index];
         phase->chunks = kernels->count(&ops[index], step, pool.threads);
-        atomic_store_explicit(&phase->next, (uint64_t)run << 32, memory_order_relaxed);
-        atomic_store_explicit(&phase->done, (uint64_t)run << 32, memory_order_relaxed);
+        uint64_t all = (uint64_t)run << 32 | (uint32_t)phase->chunks;
+        atomic_store_explicit(&phase->left, all, memory_order_relaxed);
+        atomic_store_explicit(&phase->undone, all, memory_order_relaxed);
     }
     memcpy(pool.ops, ops, (size_t)num_ops * sizeof(luce_op));
     pool.num_ops = num_ops;
