@@ -26,8 +26,8 @@
 #define SPINS_BETWEEN 4000
 
 typedef struct {
-    _Alignas(64) _Atomic uint64_t left;    /* run << 32 | chunks that nobody has taken */
-    _Alignas(64) _Atomic uint64_t undone;  /* run << 32 | chunks that are not done */
+    _Alignas(64) _Atomic uint64_t left;   /* run << 32 | chunks that nobody has taken */
+    _Alignas(64) _Atomic uint64_t undone; /* run << 32 | chunks that are not done */
     int32_t chunks;
 } phase_state;
 
@@ -141,13 +141,10 @@ static void run_part(const luce_op *ops, int32_t num_ops, const luce_step *step,
     pool.num_ops = num_ops;
     pool.step = *step;
     pool.kernels = kernels;
-    if (pool.threads > 1) {
-        atomic_store(&pool.run, run);
-        if (atomic_load(&pool.sleepers) > 0) {
-            syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, pool.threads - 1, NULL, NULL, 0);
-        }
-    } else {
-        atomic_store_explicit(&pool.run, run, memory_order_relaxed);
+    /* Published to threads that have no part in it, too: they must see that they have none. */
+    atomic_store(&pool.run, run);
+    if (pool.threads > 1 && atomic_load(&pool.sleepers) > 0) {
+        syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, pool.threads - 1, NULL, NULL, 0);
     }
     walk(run);
 }
