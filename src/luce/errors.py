@@ -242,6 +242,11 @@ class DeviceOutOfMemory(Overloaded):
 class InternalError(ApiError):
     """Our bug. The log has the details under the request id; the client sees none."""
 
+    @classmethod
+    def logged(cls) -> InternalError:
+        """What a client is told of an exception that nobody expected, once it is logged."""
+        return cls("Internal error; the server's log has it under this request id.")
+
 
 class ClientGone(LuceError):
     """The client closed its connection; nobody is left to answer."""

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -114,6 +115,13 @@ class ServerProcess:
         found = re.findall(r'"worker ready" model=(\S+) pid=(\d+)', lines)
         return {name: int(pid) for name, pid in found}
 
+    def _pid(self, model: str) -> int:
+        """That of its worker; its line in the log may come after what the worker answers."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while model not in self.pids() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.pids()[model]
+
     async def status(self) -> Any:
         return (await self.client.get("/status/json")).json()
 
@@ -147,14 +155,14 @@ class ServerProcess:
 
     def kill(self, model: str) -> int:
         """Kill the worker of a model with SIGKILL; its pid."""
-        pid = self.pids()[model]
+        pid = self._pid(model)
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def pause(self, model: str) -> None:
         """Stop the worker of a model where it is, so that nothing of it ends meanwhile."""
         self._paused.add(model)
-        os.kill(self.pids()[model], signal.SIGSTOP)
+        os.kill(self._pid(model), signal.SIGSTOP)
 
     def resume(self, model: str) -> None:
         """Let it go on; nothing if it has died since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,10 @@ async def test_b47_the_status_answers_while_a_model_loads(tmp_path: Path) -> Non
         loaded.touch()
         assert (await ask).status_code == 200
         assert status["devices"][0]["device"] == "g0"
-        assert [record["verdict"] for record in status["decisions"]][:1] == ["load"]
+        decision = status["decisions"][0]
+        assert decision["verdict"] == "load"
+        assert abs(decision["at_s"] - time.time()) < 600  # Unix time, whatever the clock inside.
+        assert (status["admission_policy"], status["models_max"]) == ("gate", 0)
         props = (await server.client.get("/props")).json()
         assert props["models"][0]["charge"] == {}
         assert props["routing"] == "by-name"

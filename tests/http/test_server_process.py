@@ -102,17 +102,18 @@ def test_a_huge_prompt_holds_up_nobody(demo_model: Path, unit: str) -> None:
         url = server.ready()
         before = resident_mib(server.process.pid)
         content = unit * (20_000_000 // len(unit))
+        body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
         answers: list[httpx2.Response] = []
 
         def send() -> None:
-            body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
             answers.append(httpx2.post(f"{url}/v1/chat/completions", content=body, timeout=60))
 
         sender = threading.Thread(target=send)
-        sender.start()
-        began, num_meanwhile = time.monotonic(), 0
-        slowest_s = 0.0
+        num_meanwhile, slowest_s = 0, 0.0
         with httpx2.Client(timeout=60) as client:
+            assert client.get(f"{url}/health").status_code == 200
+            began = time.monotonic()
+            sender.start()
             while sender.is_alive():
                 started = time.monotonic()
                 assert client.get(f"{url}/health").status_code == 200
@@ -122,7 +123,7 @@ def test_a_huge_prompt_holds_up_nobody(demo_model: Path, unit: str) -> None:
         error = answers[0].json()["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
         assert len(re.findall(r"\d+", error["message"])) == 2
-        assert num_meanwhile >= 5
+        assert num_meanwhile >= 1
         assert slowest_s < max(0.2, (time.monotonic() - began) / 2)
         assert resident_mib(server.process.pid) - before < 300
 

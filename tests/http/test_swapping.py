@@ -35,7 +35,7 @@ async def test_a1_a_named_model_that_is_not_resident_comes_in() -> None:
 async def test_a2_it_waits_until_the_other_has_ended() -> None:
     async with SwapHarness(FakeScript(hold_after=2), FakeScript()) as server:
         first = server.asking("big", "held text")
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         second = server.asking("small")
         await server.reaches("big", "draining")
         await asyncio.sleep(0.1)
@@ -111,7 +111,7 @@ async def test_a7_a_swap_outlives_the_client_that_caused_it() -> None:
 async def test_a8_a_waiter_that_leaves_is_counted_no_more() -> None:
     async with SwapHarness(FakeScript(hold_after=1), FakeScript()) as server:
         held = server.asking("big")
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         first, second = server.asking("small"), server.asking("small")
         await eventually(lambda: server.router.waiting_for("small") == 2)
         assert server.router.num_waiting == 1
@@ -196,7 +196,7 @@ async def test_any_model_is_not_a_resident_that_drains() -> None:
     scripts = FakeScript(hold_after=1), FakeScript(), FakeScript()
     async with SwapHarness(*scripts, rules=rules) as server:
         held = server.asking("big")
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         swapping = server.asking("small")
         await server.reaches("big", "draining")
         assert (await server.named(None)).json()["model"] == "third"
@@ -313,7 +313,7 @@ async def test_a_pinned_request_never_spills() -> None:
     script = FakeScript(max_concurrency=1, hold_after=1)
     async with SwapHarness(script, FakeScript(), rules=rules) as server:
         held = server.asking("big")
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         refused = await server.named("big")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
         assert server.models[1].submits() == []
@@ -352,7 +352,7 @@ async def test_a_drain_that_takes_too_long_gives_the_swap_up_and_kills_nothing()
     rules = SwapRules(coordinator=CoordinatorOptions(drain_timeout_s=0.2))
     async with SwapHarness(FakeScript(hold_after=1), FakeScript(), rules=rules) as server:
         held = server.asking("big", "goes on")
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         answer = await server.named("small")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "swap_drain_timeout")
         assert server.state("big") == "ready"
@@ -365,7 +365,7 @@ async def test_a_stream_that_is_swapped_around_is_whole() -> None:
     async with SwapHarness(FakeScript(hold_after=3), FakeScript()) as server:
         body = {**chat_body("a longer text", model="big"), "stream": True}
         streamed = asyncio.create_task(server.client.post(CHAT, json=body))
-        await eventually(lambda: server.in_flight() == 1)
+        await server.running(1)
         other = server.asking("small")
         await server.reaches("big", "draining")
         server.worker("big").release()

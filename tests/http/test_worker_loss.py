@@ -141,6 +141,46 @@ async def test_abort_of_running_requests_is_an_error_end() -> None:
         await server.idle()
 
 
+async def test_an_abort_ends_requests_that_the_worker_has_not_answered_yet() -> None:
+    async with Harness(FakeScript(stall_reading=True)) as server:
+        asks = [asyncio.create_task(server.ask("x", stream=stream)) for stream in (True, False)]
+        await eventually(lambda: server.models[0].handle.in_flight == 2)
+        server.generator.abort_all(ShuttingDown("The server is stopping."))
+        for ask in asks:
+            answer = await ask
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+        assert server.in_flight() == 2, "the worker may still take them"
+        server.models[0].worker.crash()
+        await server.idle()
+
+
+async def test_an_abort_in_the_moment_of_admission_is_not_lost() -> None:
+    """The worker's answer has come, and the request has not been told yet."""
+    async with Harness(FakeScript(hold_after=1)) as server:
+
+        def abort() -> None:
+            if server.models[0].handle.in_flight:
+                server.generator.abort_all(ShuttingDown("The server is stopping."))
+
+        server.models[0].handle.on_change.append(abort)
+        answer = await server.ask("x", stream=True)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+        await eventually(lambda: len(server.models[0].cancels()) == 1)
+        await server.idle()
+
+
+async def test_an_abort_ends_a_request_that_waits_for_room() -> None:
+    async with Harness(FakeScript(max_concurrency=1, hold_after=1)) as server:
+        held = asyncio.create_task(server.ask("x", stream=True))
+        await eventually(lambda: server.generator.num_running == 1)
+        waiting = asyncio.create_task(server.ask("y"))
+        await eventually(lambda: server.router.num_waiting == 1)
+        server.generator.abort_all(ShuttingDown("The server is stopping."))
+        assert (await waiting).json()["error"]["code"] == "shutting_down"
+        assert events_of((await held).text)[-2]["error"]["code"] == "shutting_down"
+        await server.idle()
+
+
 async def test_seeded_storm_leaves_every_counter_at_zero() -> None:
     """Arrivals, cancels and crashes in random order: everything ends and nothing is left."""
     import random

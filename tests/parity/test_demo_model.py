@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_harness import Driver, Request, load_engine
+from engine_harness import Driver, Request, load_engine, random_ids
 from reference import reference_logits
 
 from luce.engine.engine import Engine
@@ -17,9 +18,13 @@ from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.opening import open_checkpoint
 from luce.loaders.quants import dequantize
 from luce.loaders.tensor_names import gguf_name
+from luce.protocol.sampling import SamplingParams
 from luce.text.bundle import TextBundle
 
 TOKENS = 48
+SAMPLED = SamplingParams(
+    max_tokens=100, temperature=0.9, top_k=50, top_p=0.95, min_p=0.02, repetition_penalty=1.1
+)
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -121,3 +126,15 @@ def test_the_capital_of_france(engine: Engine, text: TextBundle) -> None:
     assert end in ids
     answer = b"".join(text.tokenizer.token_bytes(each) for each in ids[: ids.index(end)])
     assert answer.decode() == ANSWER
+
+
+def test_a_seed_gives_the_same_text_alone_and_among_sixteen(engine: Engine) -> None:
+    def request(index: int) -> Request:
+        prompt = random_ids(3 + 2 * index, 49_000, seed=index)
+        wild = replace(SAMPLED, temperature=1.5, top_k=0, top_p=1.0) if index % 4 == 3 else SAMPLED
+        return Request(prompt, max_tokens=10, sampling=wild, seed=index)
+
+    alone = {index: Driver(engine).run([request(index)])[0] for index in (1, 15)}
+    together = Driver(engine).run([request(index) for index in range(16)])
+    assert {index: together[index] for index in alone} == alone
+    assert len(set(map(tuple, together))) == 16

@@ -74,10 +74,14 @@ class Server:
             )
             for name, model in self.drawn.items()
         }
-        return ByteRoom(self.ledger, self.samples, options).decide(target, Situation(facts))
+        return self.room(options).decide(target, Situation(facts))
 
-    def status(self) -> ServerStatus:
+    def room(self, options: ByteOptions) -> ByteRoom:
+        return ByteRoom(self.ledger, self.samples, options)
+
+    def status(self, options: ByteOptions) -> ServerStatus:
         document = {
+            **self.room(options).terms,
             "devices": [dict(row) for row in self.ledger.devices()],
             "models": [
                 {
@@ -126,14 +130,11 @@ def test_the_tool_and_the_server_agree(
     drawn = {**drawn, target: {**drawn[target], "state": Residency.UNLOADED}}
     server = Server(drawn, free)
     exclusive = frozenset({target} if is_exclusive else ())
-    decided = server.decide(
-        target, ByteOptions(policy=policy, models_max=models_max, exclusive=exclusive)
-    )
+    options = ByteOptions(policy=policy, models_max=models_max, exclusive=exclusive)
+    decided = server.decide(target, options)
     question = Question(
         name=target,
         plan=drawn[target]["plan"],
         is_exclusive=is_exclusive,
-        policy=policy,
-        models_max=models_max,
     )
-    assert explain(question, server.status()) == in_words(decided)
+    assert explain(question, server.status(options)) == in_words(decided)

@@ -33,7 +33,7 @@ from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
 from luce.text.budgets import BudgetOptions, resolve_budgets
 from luce.text.call import ChatMessage, GenerationCall
-from luce.text.events import Failed, Finished, TextDelta
+from luce.text.events import Failed, Finished, GenEvent, TextDelta
 from luce.text.forced_close import ForcedClose
 from luce.text.pipeline import OutputPipeline
 from luce.text.thinking import Thinking
@@ -166,18 +166,22 @@ class Storm:
 
     async def read(self, visitor: Visitor, call: GenerationCall, context: RequestContext) -> None:
         said = ""
+
+        def take(events: list[GenEvent]) -> None:
+            nonlocal said
+            for event in events:
+                if isinstance(event, TextDelta):
+                    said += event.text
+                elif isinstance(event, Finished):
+                    visitor.check(context.outcome["model"], said, event.usage.completion_tokens)
+                    visitor.ends.append(event.reason)
+                elif isinstance(event, Failed):
+                    visitor.ends.append(event.error.code)
+
         async with self.generator.generate(call, context) as generation:
-            while events := await generation.next():
-                for event in events:
-                    if isinstance(event, TextDelta):
-                        said += event.text
-                    elif isinstance(event, Finished):
-                        visitor.check(context.outcome["model"], said, event.usage.completion_tokens)
-                        visitor.ends.append(event.reason)
-                    elif isinstance(event, Failed):
-                        visitor.ends.append(event.error.code)
-                for _ in range(visitor.stall_turns):
-                    await asyncio.sleep(0)
+            for _ in range(visitor.stall_turns):
+                await asyncio.sleep(0)
+            await generation.each(take)
 
     async def tick(self) -> None:
         while True:

@@ -83,6 +83,9 @@ class _Storm:
         self.stepper = Stepper(scheduler, engine, chance.randint(0, 1))
         self.requests: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
         self.cancelled: set[str] = set()
+        self.scarcity = 0.0
+        """Share of the steps with prompts that find no memory."""
+        self._scarce = Random(seed)
 
     def blow(self) -> None:
         """Submit, cancel and step at random, then let everything end."""
@@ -97,7 +100,7 @@ class _Storm:
             elif kind < 0.5 and not self.stepper.is_busy:
                 self.stepper.scheduler.empty_cache()
             else:
-                self.stepper.step()
+                self.stepper.step(has_memory=self._scarce.random() >= self.scarcity)
         self.stepper.run()
 
     def _submit(self, name: str) -> None:
@@ -142,6 +145,26 @@ def test_everyone_has_what_it_would_have_alone(seed: int) -> None:
     storm = _Storm(seed)
     storm.blow()
     storm.check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_b45_who_has_no_memory_costs_the_others_nothing(seed: int) -> None:
+    storm = _Storm(seed)
+    storm.scarcity = 0.2
+    storm.blow()
+    storm.check()
+
+
+def test_storms_without_memory_end_some_and_spare_others() -> None:
+    storms = [_Storm(seed) for seed in range(20)]
+    for storm in storms:
+        storm.scarcity = 0.2
+        storm.blow()
+        storm.check()
+    retired = [gone for storm in storms for gone in storm.stepper.retired.values()]
+    assert sum(gone.error == "DeviceOutOfMemory" for gone in retired) > 20
+    assert sum(gone.finish in ("stop", "length") for gone in retired) > 60
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,11 @@ def _value(option: Option, flag: str, text: str | None, following: deque[str]) -
 
 
 def _next_value(flag: str, following: deque[str]) -> str:
-    if not following or following[0].startswith("-"):
+    if not following or _is_flag(following[0]):
         raise UsageError(f"{flag} needs a value")
     return following.popleft()
+
+
+def _is_flag(word: str) -> bool:
+    """A negative number is none: it is a value, and out of range."""
+    return word.startswith("-") and not word[1:2].isdigit()

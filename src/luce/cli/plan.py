@@ -20,7 +20,6 @@ from luce.cli.resolve import locate_demo, resolve
 from luce.cli.rich_output import print_rich
 from luce.cli.server_status import NoStatus, fetch_status
 from luce.cli.visible import visible
-from luce.config.routing import RoutingConfig
 from luce.errors import PlacementError, UsageError
 from luce.listener.placing import PlacedModel, host_share, machine_for, planned
 from luce.placement.devices import HOST_POOL, Device
@@ -94,7 +93,7 @@ def plan(argv: Sequence[str]) -> int:
     keys = config.listener.api_key
     try:
         status = fetch_status(url, keys[0] if keys else None)
-        answers = [_explained(report, machine, config.routing, status) for report in reports]
+        answers = [_explained(report, machine, status) for report in reports]
     except NoStatus as problem:
         print(f"luce plan: {visible(str(problem))}", file=sys.stderr)
         return UNKNOWN
@@ -117,9 +116,7 @@ def _without_explain(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def _explained(
-    report: _Report, machine: Machine, routing: RoutingConfig, status: ServerStatus
-) -> Explanation:
+def _explained(report: _Report, machine: Machine, status: ServerStatus) -> Explanation:
     """What the server would decide about a model.
 
     Raises:
@@ -145,8 +142,6 @@ def _explained(
         if is_known
         else {pool: rows[pool].total_bytes},
         is_exclusive=not is_known,
-        policy="proceed" if routing.admission_policy == "proceed" else "gate",
-        models_max=routing.models_max,
     )
     return explain(question, status)
 

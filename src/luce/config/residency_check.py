@@ -53,12 +53,13 @@ def check_residency(
     _check_known("--swap-keep-weights", config.kept_weights, known)
     _check_known("--pin", config.pin, known)
     _check_known("--preload", config.preload, known)
-    at_once = len(set(config.preload))
-    if 0 < config.models_max < at_once:
-        raise UsageError(
-            f"--preload names {at_once} models, and --models-max {config.models_max} has room for "
-            "fewer"
-        )
+    for flag, names in (("--preload", config.preload), ("--pin", config.pin)):
+        at_once = len(set(names))
+        if 0 < config.models_max < at_once:
+            raise UsageError(
+                f"{flag} names {at_once} models, and --models-max {config.models_max} has room "
+                "for fewer"
+            )
 
 
 def _check_devices(flag: str, blocks: Sequence[ModelBlock]) -> None:

@@ -34,6 +34,7 @@ from luce.listener.routes.props import PropsRoute
 from luce.listener.routes.responses import ResponseRoutes
 from luce.listener.routes.status import StatusRoute
 from luce.listener.routes.tokens import CountTokens, TokenEndpoint, Tokenize
+from luce.listener.routes.unload import UnloadEndpoint
 from luce.listener.served import ServedModels
 from luce.listener.telemetry import Telemetry
 from luce.routing.router import Router
@@ -130,6 +131,7 @@ def _asking(services: Services) -> list[Route]:
         Route("/v1/responses/{response_id}", kept.one, methods=["GET", "DELETE"]),
         Route("/v1/messages/count_tokens", tokens(CountTokens()), methods=["POST"]),
         Route("/tokenize", tokens(Tokenize()), methods=["POST"]),
+        Route("/models/unload", UnloadEndpoint(services.models, rules.body), methods=["POST"]),
         Route(
             "/v1/hidden_states",
             HiddenStatesEndpoint(services.models, services.generator, services.executor, rules),

@@ -30,18 +30,21 @@ class DeviceWatch:
         probe: Probe | None = None,
         samples: Samples | None = None,
         clock: Clock | None = None,
+        at_once: Collection[str] = (),
     ) -> None:
         """Args:
         devices: UUIDs each model computes on.
         probe: who knows.
         samples: where answers are kept.
         clock: between two looks.
+        at_once: devices whose memory is free as soon as it is given back.
         """
         self._attribution: Attribution | None = None
         self._attributed: frozenset[str] = frozenset()
         self._pids: Callable[[], Mapping[str, int]] = dict
         self.samples = samples or Samples()
         self._devices = devices
+        self._at_once = frozenset(at_once)
         self._probe = probe
         self._clock = clock or SystemClock()
         self._expected: dict[str, int] = {}
@@ -123,7 +126,7 @@ class DeviceWatch:
                 ),
             )
             for place, (device, free) in enumerate(before.items())
-            if free is not None
+            if free is not None and device not in self._at_once
         ]
         while returns:
             await self.look(tuple(device for device, _ in returns))

@@ -9,10 +9,11 @@ still runs: the worker is told, and the reservation outlives the block until it 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Self
 
-from luce.errors import ApiError, InternalError, LuceError
+from luce.errors import ApiError, ClientGone, InternalError, LuceError
 from luce.listener.admission import Admissions, Admitted
 from luce.listener.connection import SlowClient
 from luce.listener.context import RequestContext
@@ -22,6 +23,8 @@ from luce.protocol.sampling import HiddenStates
 from luce.text.call import GenerationCall
 from luce.text.events import Failed, Finished, GenEvent, Started
 from luce.workers.stream import WorkerStream
+
+log = logging.getLogger(__name__)
 
 
 class Generator:
@@ -33,24 +36,24 @@ class Generator:
 
     def __init__(self, admissions: Admissions) -> None:
         self._admissions = admissions
-        self._running: set[Generation] = set()
+        self._open: set[Generation] = set()
         self.num_started = 0
 
     @property
     def num_running(self) -> int:
         """Generations admitted and not ended."""
-        return len(self._running)
+        return sum(generation.is_admitted for generation in self._open)
 
     def generate(
         self, call: GenerationCall, context: RequestContext, only: str | None = None
     ) -> Generation:
         """A generation, not yet admitted; by the model `only` if that is given."""
         self.num_started += 1
-        return Generation(self._admissions, self._running, call, context, only)
+        return Generation(self._admissions, self._open, call, context, only)
 
     def abort_all(self, error: ApiError) -> None:
-        """End every running generation with this error."""
-        for generation in list(self._running):
+        """End every generation with this error, those as well that wait for their admission."""
+        for generation in list(self._open):
             generation.abort(error)
 
 
@@ -60,30 +63,54 @@ class Generation:
     def __init__(
         self,
         admissions: Admissions,
-        running: set[Generation],
+        open_: set[Generation],
         call: GenerationCall,
         context: RequestContext,
         only: str | None = None,
     ) -> None:
         self._admissions = admissions
         self._only = only
-        self._running = running
+        self._open = open_
         self._call = call
         self._context = context
+        self._arriving: asyncio.Task[object] | None = None
         self._admitted: Admitted | None = None
         self._aborted: ApiError | None = None
         self._has_ended = False
 
+    @property
+    def is_admitted(self) -> bool:
+        """Whether a model has taken it."""
+        return self._admitted is not None
+
     async def __aenter__(self) -> Self:
-        self._admitted = await self._admissions.admit(self._call, self._context, self._only)
+        self._open.add(self)
+        try:
+            self._admitted = await self._admit()
+        except BaseException:
+            self._open.discard(self)
+            raise
         self._context.outcome["model"] = self._admitted.model.name
-        self._running.add(self)
         return self
+
+    async def _admit(self) -> Admitted:
+        """As `Admissions.admit`; an abort meanwhile interrupts it."""
+        self._arriving = task = asyncio.current_task()
+        others = 0 if task is None else task.cancelling()
+        try:
+            return await self._admissions.admit(self._call, self._context, self._only)
+        except asyncio.CancelledError:
+            # The client may have gone as well: then its cancellation is left.
+            if task is None or self._aborted is None or task.uncancel() > others:
+                raise
+            raise self._aborted from None
+        finally:
+            self._arriving = None
 
     async def __aexit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
-        self._running.discard(self)
+        self._open.discard(self)
         if self._admitted is None:
             return
         if not self._has_ended:
@@ -92,10 +119,12 @@ class Generation:
             self._admitted.reservation.drained()
 
     def abort(self, error: ApiError) -> None:
-        """End with this error as soon as the worker has stopped."""
+        """End with this error: at once before admission, else when the worker has stopped."""
         if self._aborted is None and not self._has_ended:
             self._aborted = error
             self._cancel("shutdown")
+            if self._arriving is not None:
+                self._arriving.cancel()
 
     async def each(self, take: Callable[[list[GenEvent]], None]) -> None:
         """Give all events to `take`, in order and as they come; returns after the terminal one.
@@ -109,7 +138,7 @@ class Generation:
         stream = self._admitted.stream
         started, output = self._start(self._admitted)
         take([started])
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def arrived() -> None:
             if ended.done():
@@ -118,20 +147,23 @@ class Generation:
                 if events := self._read(stream, output):
                     take(events)
             except Exception as error:  # raised again below, in the request's task
-                ended.set_exception(error)
+                ended.set_result(error)
             else:
                 if self._has_ended:
                     ended.set_result(None)
 
         stream.follow(arrived)
         try:
-            await ended
+            failure = await ended
         except asyncio.CancelledError:
-            if ended.done() and not ended.cancelled():
-                ended.result()  # What failed may be why we were cancelled: say that.
-            raise
+            # What failed may be why we were cancelled: say that.
+            failure = ended.result() if ended.done() and not ended.cancelled() else None
+            if failure is None:
+                raise
         finally:
             stream.unfollow()
+        if failure is not None:
+            raise failure
 
     def _read(self, stream: WorkerStream, output: Output) -> list[GenEvent]:
         """The events of what has arrived."""
@@ -142,6 +174,13 @@ class Generation:
             self._take(batch, output, events)
         except ApiError as error:
             events.append(self._fail(error))
+        except ClientGone:
+            raise
+        except Exception:
+            # A bug in what reads the output is the end of this answer, not of its connection.
+            log.exception("output could not be read")
+            events.append(self._fail(InternalError.logged()))
+            self._cancel("client_gone")
         return events
 
     async def read_hidden(self) -> tuple[Admitted, HiddenStates]:

@@ -48,10 +48,10 @@ class _Lane:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():
-                self.pass_on()  # It had come in the same moment.
-            else:
+            if turn.cancelled():
                 self._leave(client, turn)
+            else:
+                self.pass_on()  # It had come in the same moment.
             raise
 
     def pass_on(self) -> None:

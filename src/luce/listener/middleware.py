@@ -79,8 +79,7 @@ class RequestMiddleware:
             await _answer_error(scope, receive, answer, error)
         except Exception:
             log.exception("request failed by a bug of ours")
-            bug = InternalError("Internal error; the server's log has it under this request id.")
-            await _answer_error(scope, receive, answer, bug)
+            await _answer_error(scope, receive, answer, InternalError.logged())
 
     def _check(self, scope: Scope) -> None:
         """Refuse who may not call, before anything of the request is read.

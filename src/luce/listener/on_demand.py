@@ -63,7 +63,8 @@ def build_on_demand(config: ServerConfig, workplace: Workplace, placement: Place
         ),
     )
     devices = {model.config.name: (model.device.uuid,) for model in placed}
-    watch = DeviceWatch(devices, placement.machine.probe, samples)
+    host = [model.device.uuid for model in placed if model.device.backend == "cpu"]
+    watch = DeviceWatch(devices, placement.machine.probe, samples, at_once=host)
     if placement.machine.attribution is not None:
         pids = partial(_pids, workplace.supervisors)
         watch.attribute(placement.machine.attribution, pids, _attributed(placement))

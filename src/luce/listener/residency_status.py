@@ -77,12 +77,16 @@ class PlacementFields(msgspec.Struct, kw_only=True):
         swap_residency: whether models take turns by the devices they share.
         swap_active: a transition is under way.
         devices: memory of each, by UUID, where bytes decide.
+        admission_policy: what becomes of a model that does not fit, where bytes decide.
+        models_max: most models that may be resident, likewise; 0: any number.
         decisions: the last 100, oldest first.
     """
 
     swap_residency: bool | UnsetType = UNSET
     swap_active: bool | UnsetType = UNSET
     devices: list[dict[str, Any]] | UnsetType = UNSET
+    admission_policy: str | UnsetType = UNSET
+    models_max: int | UnsetType = UNSET
     decisions: list[dict[str, Any]] | UnsetType = UNSET
 
 
@@ -126,8 +130,16 @@ def placement_fields(coordinator: Coordinator | None) -> dict[str, Any]:
         "swap_residency": not coordinator.has_books,
         "swap_active": bool(coordinator.arriving),
         "devices": [dict(device) for device in coordinator.devices()],
-        "decisions": msgspec.to_builtins(coordinator.chronicle.history.recent()),
+        **coordinator.terms,
+        "decisions": _decisions(coordinator),
     }
+
+
+def _decisions(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """The last ones, at the times that a wall clock showed."""
+    rows = msgspec.to_builtins(coordinator.chronicle.history.recent())
+    ahead_s = time.time() - time.monotonic()
+    return [{**row, "at_s": round(row["at_s"] + ahead_s, 3)} for row in rows]
 
 
 def _presence(record: ModelRecord) -> Presence:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from luce.placement.decision import AdmissionPolicy, Candidate, Room, decide
@@ -58,6 +58,12 @@ class ByteRoom:
         self._samples = samples
         self._options = options
         self._num_slacks: dict[str, int] = {}
+
+    @property
+    def terms(self) -> Mapping[str, str | int]:
+        """See `Rule.terms`."""
+        options = self._options
+        return {"admission_policy": options.policy, "models_max": options.models_max}
 
     def decide(self, target: str, situation: Situation) -> Decision:
         """See `decision.decide`; whoever waits longer keeps its pools from those behind."""

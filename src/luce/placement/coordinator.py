@@ -81,6 +81,11 @@ class Coordinator:
         """Memory of each device as of the last look, where bytes decide."""
         return self._accounts.devices()
 
+    @property
+    def terms(self) -> Mapping[str, str | int]:
+        """See `Rule.terms`."""
+        return self._rule.terms
+
     def may_drive(self, model: str) -> bool:
         """A request that waits for this model now would have it brought in at once."""
         record = self.fleet[model]
@@ -130,7 +135,9 @@ class Coordinator:
         self.advance()
 
     def unload(self, model: str, error: Callable[[], ApiError]) -> None:
-        """Take a model out for good: a load is cancelled, a resident finishes what runs.
+        """Take a model out until it is asked for again, and its process with it.
+
+        A load is cancelled; a resident finishes what runs.
 
         Args:
             model: which.
@@ -141,7 +148,8 @@ class Coordinator:
         if record.state is Residency.LOADING:
             self.fleet.abandon(record)
             self._transitions.end(model)
-        elif record.state is Residency.READY:
+        elif record.state in (Residency.READY, Residency.SLEEPING):
+            record.last_reason = "unloaded"
             self.fleet.leave(model, "unload", self._options.memory_patience_s)
         self._effects.publish()
         self._effects.refuse(model, error)

@@ -65,6 +65,8 @@ class ServerStatus(msgspec.Struct, kw_only=True):
 
     models: list[ModelRow]
     devices: list[PoolRow] = []
+    admission_policy: AdmissionPolicy = "gate"
+    models_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +77,11 @@ class Question:
         name: the model's; one the server has may hold something already.
         plan: bytes by pool; its pools are among the status's.
         is_exclusive: nobody knows what it takes.
-        policy: of the server.
-        models_max: likewise.
     """
 
     name: str
     plan: Mapping[str, int]
     is_exclusive: bool = False
-    policy: AdmissionPolicy = "gate"
-    models_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +120,8 @@ def explain(question: Question, status: ServerStatus) -> Explanation:
         victims=[_victim(model, rows) for model in others if _may_go(model)],
         moving=frozenset(pool for pool, row in rows.items() if moving & set(row.planned_bytes)),
         num_resident=sum(model.residency_state in _COUNTED for model in others),
-        models_max=question.models_max,
-        policy=question.policy,
+        models_max=status.models_max,
+        policy=status.admission_policy,
     )
     return _describe(decide(candidate, room))
 

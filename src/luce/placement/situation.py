@@ -155,6 +155,10 @@ class Rule(Protocol):
     def accounts(self) -> Accounts:
         """The books it decides by."""
 
+    @property
+    def terms(self) -> Mapping[str, str | int]:
+        """What it was told that others need to know to decide alike; by field of the status."""
+
     def decide(self, target: str, situation: Situation) -> Decision:
         """What has to happen for `target` to come in."""
 

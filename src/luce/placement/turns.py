@@ -70,6 +70,11 @@ class DeviceTurns:
         self._options = options
         self.accounts = NoAccounts()
 
+    @property
+    def terms(self) -> Mapping[str, str | int]:
+        """See `Rule.terms`."""
+        return {}
+
     def decide(self, target: str, situation: Situation) -> Decision:
         """Name everything that must give way, or why that must wait."""
         under_way = situation.arriving - {target}

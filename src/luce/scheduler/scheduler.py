@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from luce.errors import InternalError
 from luce.kv.manager import KVManager
@@ -46,17 +46,12 @@ from luce.scheduler.prefill import PrefillPlanner
 from luce.scheduler.reasoning import ReasoningWatch
 from luce.scheduler.roster import Roster
 from luce.scheduler.sequence import Ending, Sequence, SequenceStatus
+from luce.scheduler.under_way import StepUnderWay
 
 MAX_STEPS_UNDER_WAY = 2
 """A step that runs and the one planned behind it."""
 
 _SEED_MASK = 2**64 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _StepUnderWay:
-    plan: StepPlan
-    sequences: tuple[Sequence, ...]
 
 
 class Scheduler:
@@ -83,7 +78,7 @@ class Scheduler:
         self._roster = Roster(kv, limits.max_rows)
         self._checkpoints = CheckpointPlanner(kv, limits.checkpoints)
         self._prefill = PrefillPlanner(kv, limits, self._checkpoints)
-        self._under_way: deque[_StepUnderWay] = deque()
+        self._under_way: deque[StepUnderWay] = deque()
         self._retired: list[RetiredSequence] = []
         self._num_admitted = 0
         self._num_steps = 0
@@ -140,13 +135,39 @@ class Scheduler:
 
         The results of the forgotten steps must not be applied any more.
         """
-        self._under_way.clear()
+        self._forget_steps()
         for seq in self._roster.all():
-            seq.num_in_flight = 0
-            if seq.status is SequenceStatus.FINISHED:
-                self._retire(seq)
-            else:
+            if seq.ending is None:
                 self._finish(seq, Ending("error", error, detail))
+
+    def fail_largest(self, plan: StepPlan, error: str, detail: str) -> bool:
+        """The engine had no memory for this step: end who has most prompt tokens in it.
+
+        The others under way are computed anew; what is said of results in `fail_all` holds.
+
+        Returns:
+            False, with nothing changed: it is a step of decoders alone, and none is to blame.
+        """
+        step = next(step for step in self._under_way if step.plan is plan)
+        largest = step.largest_prefill
+        if largest is None:
+            return False
+        members = self._forget_steps()
+        if largest.ending is None:
+            self._finish(largest, Ending("error", error, detail))
+        for seq in members:
+            if seq.status in (SequenceStatus.PREFILL, SequenceStatus.DECODE):
+                self._preempt(seq)
+        return True
+
+    def _forget_steps(self) -> list[Sequence]:
+        """Let those go that wait for a step's end. Returns whom the steps were for, each once."""
+        members = [seq for seq in self._roster.all() if seq.num_in_flight]
+        self._under_way.clear()
+        for seq in members:
+            seq.num_in_flight = seq.num_unresolved = 0
+            self._leave_if_idle(seq)
+        return members
 
     def empty_cache(self) -> int:
         """The blocks' memory goes: no sequence may live. Returns prefixes that are lost."""
@@ -176,7 +197,7 @@ class Scheduler:
         items = [self._schedule(seq, num) for seq, num in work]
         self._num_steps += 1
         plan = StepPlan(self._num_steps, tuple(starts), tuple(items))
-        self._under_way.append(_StepUnderWay(plan, tuple(seq for seq, _ in work)))
+        self._under_way.append(StepUnderWay(plan, tuple(seq for seq, _ in work)))
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> StepOutcome:

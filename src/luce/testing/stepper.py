@@ -54,12 +54,18 @@ class Stepper:
             self.outputs[request_id] = []
         return answer
 
-    def step(self) -> StepPlan | None:
-        """Plan one step, apply what is due, check the scheduler's books."""
+    def step(self, *, has_memory: bool = True) -> StepPlan | None:
+        """Plan one step, apply what is due, check the scheduler's books.
+
+        Args:
+            has_memory: False: the engine finds none for the step, if it is one with prompts.
+        """
         plan = self.scheduler.plan()
         if plan is not None:
             self.plans.append(plan)
             self._under_way.append((plan, self.engine.run(plan)))
+            if not has_memory and self.scheduler.fail_largest(plan, "DeviceOutOfMemory", ""):
+                self.forget_results()
         if self._under_way and (plan is None or len(self._under_way) > self.depth):
             self.settle_one()
         self._retire(self.scheduler.take_retired())

@@ -30,6 +30,8 @@ _BORDERS = frozenset("bBAzZG<>")
 _COMBINES = frozenset("|)*+?{}^$")
 _COUNT = re.compile(r"\{[0-9]+(?:,([0-9]*))?\}")
 _ENDLESS = ("*", "+")
+MAX_KEPT_CHARS = 1_000
+"""Of a grammar whose fault is kept for the next time."""
 MAX_COUNTED = 200
 """Characters counted one by one: each is a step of the parser, which the lexer's are not."""
 
@@ -54,23 +56,32 @@ class Insides:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """An expression that is one thing again and again.
+class Apart:
+    """What one lexeme matches, made of several, each of which ends where it must.
 
     Attributes:
-        lexemes: expressions for what the thing is made of, each told from what follows it; of a
-            set of characters runs of plain ones, or single ones if they are counted, and single
-            escapes.
-        quantifier: how often.
+        lexemes: for Lark: single escapes, and runs of plain characters, or single ones if they are
+            counted.
+        expression: of them, for a rule.
+        singles: those of them that end where what was one lexeme might go on.
     """
 
     lexemes: tuple[str, ...]
-    quantifier: str
+    expression: str
+    singles: tuple[str, ...]
 
 
 def text_insides(text: str) -> str:
     """A text, as it stands in JSON."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def text_apart(text: str) -> Apart:
+    """A text in pieces: its escapes, and what stands between them."""
+    pieces = re.findall(r'[^"\\\x00-\x1f]+|.', text, re.DOTALL)
+    lexemes = [json.dumps(text_insides(piece), ensure_ascii=False) for piece in pieces or [""]]
+    singles = (lexeme for lexeme in lexemes if lexeme[1] == "\\")
+    return Apart(tuple(lexemes), f"({' '.join(lexemes)})", tuple(singles))
 
 
 def pattern_insides(pattern: str, *, is_dotall: bool = False) -> str:
@@ -86,7 +97,7 @@ def pattern_insides(pattern: str, *, is_dotall: bool = False) -> str:
     return _joined(_pieces(pattern, is_dotall=is_dotall))
 
 
-def repeated(pattern: str, *, is_dotall: bool = False) -> Repeated | None:
+def repeated(pattern: str, *, is_dotall: bool = False) -> Apart | None:
     """What an expression repeats, if it does nothing else.
 
     Raises:
@@ -101,32 +112,73 @@ def repeated(pattern: str, *, is_dotall: bool = False) -> Repeated | None:
     while _is_one_group(thing):
         thing = thing[1:-1]
     if len(thing) == 1 and isinstance(thing[0], Insides):
-        times = "+" if quantifier in _ENDLESS else ""
-        plain = f"{thing[0].plain}{times}" if thing[0].plain else ""
-        return Repeated(tuple(filter(None, (plain, thing[0].escaped))), quantifier)
+        return _apart(thing, quantifier, "+" if quantifier in _ENDLESS else "")
     if not _is_one_group(pieces[:-1]):
         return None
-    lexeme = _joined(thing)
-    return None if can_go_on_escaped(slashed(lexeme)) else Repeated((lexeme,), quantifier)
+    if all(isinstance(piece, Insides) or piece == "?" for piece in thing):
+        return _apart(thing, quantifier)
+    lexeme = slashed(_joined(thing))
+    if can_go_on_escaped(lexeme):
+        return None
+    return Apart((lexeme,), f"({lexeme}{quantifier})", (lexeme,))
 
 
-def can_go_on_escaped(body: str) -> bool:
+def _apart(thing: Sequence[str | Insides], quantifier: str, plain_times: str = "") -> Apart:
+    """Sets of characters one after the other, some of them optional, again and again."""
+    lexemes: list[str] = []
+    singles: list[str] = []
+    expression = ""
+    for piece in thing:
+        if isinstance(piece, str):
+            expression += piece
+            continue
+        plain = slashed(f"{piece.plain}{plain_times}") if piece.plain else ""
+        choices = [each for each in (plain, piece.escaped and slashed(piece.escaped)) if each]
+        lexemes += choices
+        singles += choices[1:] if plain and plain_times else choices
+        expression += f" ({' | '.join(choices)})"
+    return Apart(tuple(lexemes), f"(({expression}){quantifier})", tuple(singles))
+
+
+def can_go_on_escaped(body: str, imports: str = "") -> bool:
     """Whether a terminal that has matched a text may match more of it from a backslash on.
 
     A lexer never goes back: what comes behind the terminal could not begin with an escape then.
 
     Args:
         body: of a terminal, rewritten.
+        imports: directives for what it takes from Lark.
     """
     if "\\\\" not in body.replace(_PLAIN, ""):
         return False
-    source = f"start: X\nN: {body}\nX: N & Y\nY: N /\\\\(?s:.*)/\n"
+    some = f"{body}\nSOME: N & /(?s:.+)/"
+    source = f"start: X\nN: {some}\nX: N & Y\nY: SOME /\\\\(?s:.*)/\n{imports}"
     return compile_fault(source) != NOTHING_VALID
 
 
-@lru_cache(maxsize=4096)
+def can_go_on_behind(single: str, body: str, imports: str = "") -> bool:
+    """Whether a terminal may match more than a piece of what was one lexeme.
+
+    Args:
+        single: the piece, or several.
+        body: of the terminal, rewritten.
+        imports: as above.
+    """
+    source = f"start: X\nN: {body}\nX: N & Y\nY: ({single}) /(?s:.+)/\n{imports}"
+    return compile_fault(source) != NOTHING_VALID
+
+
 def compile_fault(source: str) -> str | None:
-    """Why a small grammar of bytes does not compile; None if it does."""
+    """Why a grammar of bytes does not compile; None if it does."""
+    return _small_fault(source) if len(source) <= MAX_KEPT_CHARS else _fault(source)
+
+
+@lru_cache(maxsize=4096)
+def _small_fault(source: str) -> str | None:
+    return _fault(source)
+
+
+def _fault(source: str) -> str | None:
     try:
         _bytes_vocabulary().compile(source)
     except GrammarFault as fault:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from luce.text.json_insides import (
-    Repeated,
+    Apart,
+    can_go_on_behind,
     can_go_on_escaped,
     pattern_insides,
     repeated,
     slashed,
+    text_apart,
     text_insides,
 )
 from luce.text.lark import escaped
@@ -43,7 +46,7 @@ _COMMON = {
     "CR": r"\r",
     "LF": r"\n",
     "NEWLINE": r"(?:\r?\n)+",
-    "ESCAPED_STRING": r'"(?:[^"\\\n]|\\.)*"',
+    "ESCAPED_STRING": r'"(?:[^"\\]|\\.)*"',
     "SH_COMMENT": r"#[^\n]*",
     "CPP_COMMENT": r"//[^\n]*",
     "SQL_COMMENT": r"--[^\n]*",
@@ -58,6 +61,7 @@ MAX_TERMINALS = 200
 """For each of them one or two small grammars are tried, 2 to 10 ms each on a busy core."""
 MAX_EXPANDED = 50_000
 """Characters of a terminal with those that it is made of."""
+_IGNORED = "the_ignored"
 _LOST = "ends in something that JSON escapes, so that what follows it cannot be told apart"
 
 
@@ -86,8 +90,12 @@ def in_json(source: str) -> str:
     for statement in statements:
         lines += terminals.take(statement)
     terminals.finish()
-    lines += [terminals.use(statement) for statement in statements if not statement.is_terminal]
-    return "".join(lines)
+    for is_apart in (False, True):
+        rules = _Rules(terminals, is_apart=is_apart)
+        written = list(rules.write([each for each in statements if not each.is_terminal]))
+        if not rules.are_ambiguous():
+            return "".join([*lines, *written])
+    raise SchemaError((), f"a terminal or text that begins another one {_LOST}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +122,17 @@ class _Terminals:
 
     Attributes:
         bodies: by name.
-        repeated: of those whose whole body is one thing again and again.
+        apart: of those that can be made of several lexemes.
+        lost: those that cannot be told from an escape behind them.
+        names: of all of them.
+        imports: directives for those that are Lark's and stay as they are.
     """
 
     bodies: dict[str, str] = field(default_factory=dict)
-    repeated: dict[str, Repeated] = field(default_factory=dict)
-    _lost: set[str] = field(default_factory=set)
+    apart: dict[str, Apart] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    imports: list[str] = field(default_factory=list)
     _whole: dict[str, str] = field(default_factory=dict)
 
     def take(self, statement: _Statement) -> list[str]:
@@ -128,12 +141,12 @@ class _Terminals:
             return [self._import(*names) for names in _IMPORT.findall(statement.head["imports"])]
         if not statement.is_terminal:
             return []
-        tokens = list(_TOKEN.finditer(statement.body))
-        regexes = [token for token in tokens if not token["comment"]]
-        if len(regexes) == 1 and regexes[0][0] == statement.body.strip():
-            self._note_repeated(statement.name, regexes[0]["regex"], regexes[0]["flags"] or "")
+        tokens = [each for each in _TOKEN.finditer(statement.body) if not each["comment"]]
+        if len(tokens) == 1 and tokens[0][0] == statement.body.strip():
+            self._note_apart(statement.name, _apart(tokens[0]))
         body = _TOKEN.sub(_rewritten, statement.body)
         self.bodies[statement.name] = body
+        self.names.add(statement.name)
         return [f"{statement.head[0]}{body}"]
 
     def finish(self) -> None:
@@ -145,35 +158,32 @@ class _Terminals:
         if len(self.bodies) > MAX_TERMINALS:
             raise SchemaError((), f"more than {MAX_TERMINALS} terminals")
         for name in self.bodies:
-            if can_go_on_escaped(self._expanded(name)):
-                self._lost.add(name)
-
-    def use(self, statement: _Statement) -> str:
-        """A rule or a directive, rewritten."""
-        if statement.head["ignore"]:
-            return self._ignore(statement)
-        return statement.head[0] + _TOKEN.sub(self._in_rule, statement.body)
+            if can_go_on_escaped(self.expanded(name)):
+                self.lost.add(name)
 
     def _import(self, name: str, alias: str) -> str:
+        self.names.add(alias or name)
         if name not in _COMMON:
-            return f"%import common.{name}" + (f" -> {alias}\n" if alias else "\n")
+            self.imports.append(f"%import common.{name}" + (f" -> {alias}\n" if alias else "\n"))
+            return self.imports[-1]
         ours = alias or name
-        self._note_repeated(ours, _COMMON[name], "")
+        self._note_apart(ours, repeated(_COMMON[name]))
         self.bodies[ours] = slashed(pattern_insides(_COMMON[name]))
         return f"{ours}: {self.bodies[ours]}\n"
 
-    def _note_repeated(self, name: str, regex: str | None, flags: str) -> None:
-        found = repeated(_bare(regex), is_dotall="s" in flags) if regex else None
-        if found is not None and "i" not in flags:
-            self.repeated[name] = found
+    def _note_apart(self, name: str, found: Apart | None) -> None:
+        if found is not None:
+            self.apart[name] = found
 
-    def _expanded(self, name: str) -> str:
+    def expanded(self, name: str) -> str:
         """A terminal's body with the bodies of others in place of their names."""
         if name not in self._whole:
 
             def put(token: re.Match[str]) -> str:
+                if token["comment"]:
+                    return ""
                 other = token["name"]
-                return f"({self._expanded(other)})" if other in self.bodies else token[0]
+                return f"({self.expanded(other)})" if other in self.bodies else token[0]
 
             whole = _TOKEN.sub(put, self.bodies[name]).replace("\n", " ")
             if len(whole) > MAX_EXPANDED:
@@ -181,33 +191,85 @@ class _Terminals:
             self._whole[name] = whole
         return self._whole[name]
 
+
+class _Rules:
+    """Rules, rewritten, with the lexemes that they are made of.
+
+    What is ignored becomes a rule behind each lexeme: one of several pieces must not let it in
+    between them, which the parser's own way of ignoring would. It may thus come at the end too.
+
+    Args:
+        terminals: all of the grammar's.
+        is_apart: make several lexemes of whatever can be made of several.
+    """
+
+    def __init__(self, terminals: _Terminals, *, is_apart: bool) -> None:
+        self._terminals = terminals
+        self._is_apart = is_apart
+        self._skips = False
+        self._lexemes: dict[str, None] = {}
+        self._singles: dict[str, None] = {}
+
+    def write(self, statements: Sequence[_Statement]) -> Iterator[str]:
+        """Rules and directives, rewritten."""
+        ignored = [statement for statement in statements if statement.head["ignore"]]
+        self._skips = bool(ignored)
+        for statement in statements:
+            if not statement.head["ignore"]:
+                yield statement.head[0] + _TOKEN.sub(self._in_rule, statement.body)
+        if ignored:
+            bodies = (_TOKEN.sub(self._lexeme, statement.body).strip() for statement in ignored)
+            yield f"{_IGNORED}: ({' | '.join(bodies)})*\n"
+
+    def are_ambiguous(self) -> bool:
+        """Whether a lexeme may go on where another one has ended, as it could not outside JSON.
+
+        Raises:
+            SchemaError: they are too large to tell.
+        """
+        together = " | ".join(self._lexemes)
+        if len(together) > MAX_EXPANDED:
+            raise SchemaError((), "the terminals are too large together")
+        imports = "".join(self._terminals.imports)
+        singles = " | ".join(self._singles)
+        return can_go_on_escaped(together, imports) or bool(
+            singles and can_go_on_behind(singles, together, imports)
+        )
+
     def _in_rule(self, token: re.Match[str]) -> str:
-        if token["name"] in self._lost:
-            return self._spread(token["name"], self.repeated.get(token["name"]))
+        name = token["name"]
+        if token["comment"] or (name and name not in self._terminals.names):
+            return token[0]
+        lexeme = self._lexeme(token)
+        return f"({lexeme} {_IGNORED})" if self._skips else lexeme
+
+    def _lexeme(self, token: re.Match[str]) -> str:
+        if token["comment"]:
+            return ""
+        name, terminals = token["name"], self._terminals
         written = _rewritten(token)
-        if token["regex"] and can_go_on_escaped(written):
-            flags = token["flags"] or ""
-            found = repeated(_bare(token["regex"]), is_dotall="s" in flags)
-            return self._spread(token[0], found if "i" not in flags else None)
+        body = f"({terminals.expanded(name)})" if name in terminals.bodies else written
+        is_lost = name in terminals.lost or bool(token["regex"] and can_go_on_escaped(written))
+        if is_lost or self._is_apart:
+            apart = terminals.apart.get(name) if name else _apart(token)
+            if apart is not None:
+                self._lexemes.update(dict.fromkeys(apart.lexemes))
+                self._singles.update(dict.fromkeys(apart.singles))
+                return apart.expression
+            if is_lost:
+                raise SchemaError((), f"{token[0][:80]} {_LOST}")
+        self._lexemes[body] = None
         return written
 
-    def _spread(self, what: str, found: Repeated | None) -> str:
-        """In place of one lexeme several: each of them ends where it must."""
-        if found is None:
-            raise SchemaError((), f"{what[:80]} {_LOST}")
-        return f"(({' | '.join(map(slashed, found.lexemes))}){found.quantifier})"
 
-    def _ignore(self, statement: _Statement) -> str:
-        """What is ignored may come again and again by itself."""
-        token = _TOKEN.search(statement.body)
-        found = None
-        if token and token["name"]:
-            found = self.repeated.get(token["name"])
-        elif token and token["regex"]:
-            found = repeated(_bare(token["regex"]), is_dotall="s" in (token["flags"] or ""))
-        if found is None:
-            return statement.head[0] + _TOKEN.sub(self._in_rule, statement.body)
-        return "".join(f"%ignore {slashed(lexeme)}\n" for lexeme in found.lexemes)
+def _apart(token: re.Match[str]) -> Apart | None:
+    """A literal or an expression, as several lexemes; None if it cannot be done."""
+    if token["string"] and not token["folds"]:
+        return text_apart(_text_of(token["string"]))
+    flags = token["flags"] or ""
+    if token["regex"] and "i" not in flags:
+        return repeated(_bare(token["regex"]), is_dotall="s" in flags)
+    return None
 
 
 def _rewritten(token: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from luce.errors import ApiError, InternalError
+from luce.errors import ApiError, DeviceOutOfMemory, InternalError
 from luce.protocol import messages as wire
 from luce.scheduler.outcome import RetiredSequence
 from luce.scheduler.plan import StepPlan, StepResult
@@ -130,15 +130,15 @@ class WorkerLoop:
 
     def _advance(self) -> None:
         """Start a step if there is one; take the oldest result when it is due."""
+        plan = self._scheduler.plan() if self._scheduler.has_work else None
         try:
-            plan = self._scheduler.plan() if self._scheduler.has_work else None
             if plan is not None:
                 self._under_way.append((plan, self._engine.step(plan)))
             if self._under_way and (plan is None or len(self._under_way) > self._options.depth):
                 plan, pending = self._under_way.popleft()
                 self._emit(plan, pending.result())
         except ApiError as error:
-            self._step_failed(error)
+            self._step_failed(plan, error)
 
     def _emit(self, plan: StepPlan, result: StepResult) -> None:
         self._failed_steps = 0
@@ -155,25 +155,35 @@ class WorkerLoop:
         for sequence in sequences:
             self._post.send(convert.retired(sequence))
 
-    def _step_failed(self, error: ApiError) -> None:
+    def _step_failed(self, plan: StepPlan | None, error: ApiError) -> None:
         log.exception("step failed")
         self._failed_steps += 1
         is_ours = isinstance(error, InternalError)
         detail = "The model failed; the server's log has the details." if is_ours else str(error)
-        self._fail_all(type(error).__name__, detail)
+        name = type(error).__name__
+        self._await_steps()
+        # Without the largest prompt there may be memory for the others; that is tried once.
+        may_spare = isinstance(error, DeviceOutOfMemory) and self._failed_steps == 1
+        if plan is None or not may_spare or not self._scheduler.fail_largest(plan, name, detail):
+            self._scheduler.fail_all(name, detail)
+        self._emit_retired(self._scheduler.take_retired())
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise error
 
     def _fail_all(self, error: str, detail: str) -> None:
-        """End every sequence, once the device is done with their blocks."""
+        """End every sequence."""
+        self._await_steps()
+        self._scheduler.fail_all(error, detail)
+        self._emit_retired(self._scheduler.take_retired())
+
+    def _await_steps(self) -> None:
+        """Until then the device is not done with blocks."""
         while self._under_way:
             _, pending = self._under_way.popleft()
             try:
                 pending.result()
             except ApiError:
                 log.exception("step behind a failed one failed")
-        self._scheduler.fail_all(error, detail)
-        self._emit_retired(self._scheduler.take_retired())
 
     # --- the worker itself -----------------------------------------------------------------
 

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 CLOSE_PATIENCE_S = 2.0
 """How long the last messages may take to leave when the worker ends."""
 
+PIECE_BYTES = 256 * 1024
+"""Sent at a time of what is left: whoever sends more meanwhile waits for its copy."""
+
 
 class Mailbox:
     """Both directions of one socket, as queues.
@@ -116,7 +119,7 @@ class Mailbox:
                 self._outbox_changed.wait_for(lambda: self._outbox or self._is_closing)
                 if not self._outbox:
                     return
-                data = bytes(self._outbox)
+                data = self._outbox[:PIECE_BYTES]
             try:
                 # Others only queue meanwhile: the outbox is not empty.
                 self._sock.sendall(data)

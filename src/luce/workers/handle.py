@@ -375,9 +375,9 @@ class WorkerHandle:
         if not connection.stopping:
             self._keep_fault(reason)
         for request in connection.requests.values():
-            request.lose(self._loss(connection))
+            request.lose(self._loss(connection, "while it held this request; try again"))
         for control in connection.controls.values():
-            control.lose(self._loss(connection))
+            control.lose(self._loss(connection, "on the way"))
         self._down.set()
         self._set_state(WorkerState.STOPPED if connection.stopping else WorkerState.LOST)
 
@@ -393,8 +393,8 @@ class WorkerHandle:
         level = logging.DEBUG if self.ready is None else logging.ERROR
         log.log(level, event, extra={"model": self.name, "error": error})
 
-    def _loss(self, connection: _Connection) -> ApiError:
+    def _loss(self, connection: _Connection, when: str) -> ApiError:
         """One error a request: a shared instance would collect the tracebacks of all."""
         if connection.stopping:
             return ShuttingDown("The server is stopping.")
-        return WorkerLost(f"Model {self.name} stopped while it held this request; try again.")
+        return WorkerLost(f"Model {self.name} stopped {when}.")

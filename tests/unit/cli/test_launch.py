@@ -115,6 +115,8 @@ def test_the_last_form_of_a_switch_counts() -> None:
         ("--load-balancing-primary-gpu cpu:0 a --load-balancing-primary-gpu=cpu:0",
          "--load-balancing-primary-gpu is given more than once"),
         ("--config a --config b", "--config is given more than once"),
+        ("--swap-host-mib -1", "--swap-host-mib: -1 is out of range, 0 to 2147483647"),
+        ("--device-memory cpu:0=1GiB --swap-host-mib -model", "--swap-host-mib needs a value"),
         ("--config", "--config needs a value"),
         ("--config=", "--config: the value is empty"),
         ("--config --load-balancing", "--config needs a value"),

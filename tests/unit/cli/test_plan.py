@@ -214,6 +214,10 @@ def test_the_servers_decision(
     status["devices"] = [device_row(free_bytes=4 << 30, ours_bytes=0) | {"held_bytes": {}}]
     assert main(asked) == 0
     assert decision(capsys)["verdict"] == "load"
+    status["models_max"] = 1  # The server's own options count, whatever is said here.
+    assert main(asked) == 0
+    assert decision(capsys)["verdict"] == "make room"
+    del status["models_max"]
     # A server that had nothing to decide yet has asked no driver; the tool does.
     status["devices"] = [device_row(ours_bytes=0) | {"held_bytes": {}, "free_bytes": None}]
     assert main(asked) == 0

@@ -45,10 +45,10 @@ def test_what_can_be_said_about_swapping() -> None:
 
 def test_what_can_be_said_about_loading_on_demand() -> None:
     said = routing(
-        f"--model-routing name --load-on-demand --admission-policy proceed --models-max 1 "
+        f"--model-routing name --load-on-demand --admission-policy proceed --models-max 2 "
         f"--idle-unload-s 60 --pin a --pin b --preload a {TWO}"
     )
-    assert (said.admission_policy, said.models_max, said.idle_unload_s) == ("proceed", 1, 60)
+    assert (said.admission_policy, said.models_max, said.idle_unload_s) == ("proceed", 2, 60)
     assert (said.pin, said.preload) == (("a", "b"), ("a",))
 
 
@@ -126,6 +126,14 @@ def test_more_preloaded_models_than_may_be_resident() -> None:
     assert routing(f"{flags} --preload a {TWO}").preload == ("a", "a")
     text = problem(f"{flags} --preload b {TWO}")
     assert "--preload names 2 models, and --models-max 1 has room for fewer" in text
+
+
+def test_more_pinned_models_than_may_be_resident() -> None:
+    """The one that loads first would keep the other out for good."""
+    flags = "--model-routing name --load-on-demand --models-max 1 --pin a"
+    assert routing(f"{flags} {TWO}").pin == ("a",)
+    text = problem(f"{flags} --pin b {TWO}")
+    assert "--pin names 2 models, and --models-max 1 has room for fewer" in text
 
 
 def test_a22_the_primary_must_be_the_only_one_on_its_device() -> None:

@@ -153,3 +153,13 @@ async def test_what_our_processes_hold_comes_with_what_is_free() -> None:
     gone = watch.samples.latest("g")
     assert gone is not None
     assert gone.shares == {}
+
+
+async def test_memory_of_the_host_is_not_waited_for() -> None:
+    """What others take there meanwhile would be taken for memory that has not come back."""
+    clock, probe = FakeClock(), ListedProbe(70)
+    watch = DeviceWatch({"m": ("cpu:0",)}, probe, clock=clock, at_once=["cpu:0"])
+    watch.expect("m", 50)
+    began_ns = clock.now_ns()
+    await watch.comes_back("m", await watch.free("m"), 0, 5.0)
+    assert clock.now_ns() == began_ns

@@ -143,3 +143,21 @@ async def test_a_turn_that_comes_as_its_client_leaves_is_not_lost(pool: GrammarP
     assert await line.open([second]) == [None]
     assert line.order == ["b1"]
     assert await pool.run(lambda: 1, LARGE) == 1
+
+
+async def test_who_is_turned_away_as_it_leaves_passes_nothing_on(
+    pool: GrammarPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_pool, "MAX_LINE", 4)
+    line = Line(pool)
+    first, second, third = await line.add("a", "a1", "a2", "a3")
+    other = asyncio.create_task(pool.run(lambda: line.order.append("b1"), LARGE, "b"))
+    asyncio.get_running_loop().call_soon(third.cancel)  # Behind b, which needs its place.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert third.cancelled() or third.done()
+    assert not first.done()
+    lane = pool._slow
+    assert {client: len(turns) for client, turns in lane._lines.items()} == {"a": 2, "b": 1}
+    assert await line.open([first, second, other]) == [None] * 3
+    assert line.order == ["a1", "b1", "a2"]

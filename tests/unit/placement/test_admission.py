@@ -423,6 +423,21 @@ def test_b36_a_resident_that_is_unloaded_finishes_what_runs() -> None:
     assert bench.state("a") == "unloaded"
 
 
+def test_b36_a_sleeper_that_is_unloaded_keeps_not_even_its_process() -> None:
+    bench = ByteBench(on("g0", 60, "a"), TWO_GPUS)
+    bench.resident("a")
+    bench.coordinator.fleet.leave("a", "cold", 1.0)
+    bench.coordinator.advance()
+    bench.finish("a")
+    assert bench.state("a") == "sleeping"
+    bench.coordinator.unload("a", lambda: ShuttingDown("It is being unloaded."))
+    assert bench.under_way() == [("a", "unload")]
+    bench.finish("a", is_gone=True)
+    assert bench.state("a") == "unloaded"
+    bench.coordinator.unload("a", lambda: ShuttingDown("It is being unloaded."))
+    assert bench.under_way() == []
+
+
 def test_b37_who_leaves_the_queue_spares_the_victims() -> None:
     bench = ByteBench(on("g0", 60, "a", "b"), TWO_GPUS)
     bench.resident("a")

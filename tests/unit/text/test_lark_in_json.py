@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luce.grammar import GrammarVocabulary
-from luce.text.lark_in_json import in_json
+from luce.text.json_insides import slashed
+from luce.text.lark_in_json import _COMMON, in_json
 from luce.text.schema_error import SchemaError
 
 VOCABULARY = GrammarVocabulary([bytes([byte]) for byte in range(256)], [], [])
@@ -96,6 +98,14 @@ def check(grammar: str, text: str) -> bool:
         ("start: C\n%import common.C_COMMENT -> C\n", ["/* a\n*b **/"], ["/* a", "/**/x"]),
         ('start: a\na: b | "x" // no "b" here: /x/\nb: "y" # none: "z"\n', ["x", "y"], ["z"]),
         ('start: w~2\nw: /\\w/ "\\n"', ["a\nb\n"], ["a\n"]),
+        # Texts that begin others, and go on where JSON writes a backslash.
+        ('start: "x" "\\n" | "x\\t"', ["x\n", "x\t"], ["x", "x\n\t"]),
+        ('start: A B | C\nA: "x"\nB: "\\n" // no "\nC: "x\\t"\n', ["x\n", "x\t"], ["x\\"]),
+        ('start: /[^x]*/ | "\\"ax"', ['"ab', '"ax', '"a'], ["ax"]),
+        ("start: A+ B | B\nA: /[b-z]{2}/\nB: /\\n?/ // x: /y/\n", ["bc\n", "\n"], ["b\n"]),
+        # Nothing is ignored inside a terminal.
+        ("start: A A?\nA: /[^z]{2}/\n%ignore /z/", ["a\n", "a\nzzb\n"], ["az\n", "a\nbz\n"]),
+        ('start: "a" NEWLINE "b"\n%import common.NEWLINE\n%ignore " "', ["a \n b"], ["a\n \nb"]),
         (PATCH, ["*** Begin Patch\n*** Delete File: a\n*** End Patch"], ["*** Begin Patch\n"]),
     ],
 )
@@ -150,6 +160,8 @@ def test_expressions_match_the_same(pattern: str, text: str) -> None:
             "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(30)) + "A30: /x/\n",
             "is too large",
         ),
+        ('start: (W | S | "\\n")+\nW: /[a-z]+/\nS: /[a-z]+"/\n', "begins another one"),
+        ('start: /[^x\\n]{1,3}/ | "ab;"', "begins another one"),
         ("start: L LF\nL: /a[^\\n]*/\nLF: /\\n/", "L ends in something that JSON escapes"),
     ],
 )
@@ -164,3 +176,18 @@ def test_only_one_spelling_of_an_escape() -> None:
     assert accepts(grammar, '"\\n"')
     for text in ('"\\u000a"', '"\\N"', '"\n"', '"\\/"', '"x"', '"\\x"'):
         assert not accepts(grammar, text)
+
+
+@pytest.mark.parametrize("name", sorted(_COMMON))
+def test_lark_s_own_terminals_are_written_as_they_are_in_it(name: str) -> None:
+    ours, theirs = (
+        VOCABULARY.compile(f"start: {name}\n{source}\n")
+        for source in (f"{name}: {slashed(_COMMON[name])}", f"%import common.{name}")
+    )
+    for size in range(5):
+        for text in map(bytes, product(b'"\\\n\r\t/*-#a', repeat=size)):
+            accepting = []
+            for matcher in (ours.deep_copy(), theirs.deep_copy()):
+                taken = matcher.try_consume_tokens(list(text))
+                accepting.append((taken, bool(matcher.is_accepting())))
+            assert accepting[0] == accepting[1], text

@@ -309,6 +309,58 @@ def test_a_typed_step_error_fails_what_runs_once(bench: Bench, where: str):
         assert message.detail == "The device is full."
 
 
+def full_for_prompts(bench: Bench, least: int, where: str) -> None:
+    """The device runs out of memory in every step with so many tokens."""
+
+    def on_step(plan: StepPlan) -> None:
+        if plan.num_tokens >= least:
+            getattr(bench.engine, where)[plan.step] = DeviceOutOfMemory("The device is full.")
+
+    bench.engine.on_step = on_step
+
+
+@pytest.mark.parametrize("where", ["step_errors", "result_errors"])
+def test_b45_a_prompt_there_is_no_memory_for_fails_alone(bench: Bench, where: str):
+    full_for_prompts(bench, 30, where)
+    bench.submit("r1", max_tokens=9)
+    bench.submit("r2", max_tokens=9)
+    started = bench.engine.on_step
+
+    def on_step(plan: StepPlan) -> None:
+        if plan.step == 4:
+            bench.submit("large", num_prompt=30, max_tokens=9)
+            bench.submit("r3", max_tokens=9)
+        started(plan)
+
+    bench.engine.on_step = on_step
+    bench.run()
+    retired = bench.post.retired()
+    assert (retired["large"].error, retired["large"].detail) == (
+        "DeviceOutOfMemory",
+        "The device is full.",
+    )
+    for name in ("r1", "r2", "r3"):
+        assert (retired[name].finish, bench.post.tokens(name)) == ("length", [*range(100, 109)])
+
+
+def test_decoders_that_lack_memory_fail_together(bench: Bench):
+    bench.submit("r1", max_tokens=9)
+    bench.submit("r2", max_tokens=9)
+    bench.engine.result_errors[5] = DeviceOutOfMemory("The device is full.")
+    bench.run()
+    assert {m.error for m in bench.post.retired().values()} == {"DeviceOutOfMemory"}
+
+
+def test_who_is_spared_once_is_not_spared_again(bench: Bench):
+    """Else a device that never has memory would be asked for each sequence in turn."""
+    full_for_prompts(bench, 1, "result_errors")
+    for name in ("r1", "r2", "r3", "r4"):
+        bench.submit(name)
+    bench.run()
+    assert {m.error for m in bench.post.retired().values()} == {"DeviceOutOfMemory"}
+    assert len(bench.engine.started) <= 4
+
+
 def test_a_failed_row_ends_its_sequence_and_no_other(bench: Bench, caplog):
     bench.engine.broken_row = 0
     bench.submit("sick", max_tokens=9)

@@ -296,6 +296,8 @@ async def test_a_crash_fails_submitters_streams_and_controls_together():
         outcomes = await asyncio.gather(*waiting, control, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [WorkerLost] * 4
         assert len({id(outcome) for outcome in outcomes[:3]}) == 3
+        assert "held this request" in str(outcomes[0])
+        assert str(outcomes[3]) == "Model m stopped on the way."
 
 
 async def test_a_finished_stream_is_not_touched_by_a_later_crash():

@@ -104,28 +104,6 @@ static void gather_rows(const luce_rows *rows, const int32_t *entries, int32_t c
     }
 }
 
-/* A pair of tiles of gate and of up of an expert, for `rows` rows from `row` on of x. */
-static void expert_pair(const luce_op *op, int32_t tile, const luce_rows *x, int32_t row,
-                        int32_t rows, int64_t position, int32_t pair) {
-    const luce_matrix *gate = &op->linear->parts[0], *up = &op->linear->parts[1];
-    float gates[2][MOST_ROWS * LUCE_TILE], ups[2][MOST_ROWS * LUCE_TILE], values[LUCE_GROUP];
-    for (int32_t side = 0; side < 2; side++) {
-        tile_product(gate, tile + side, x, row, rows, gates[side]);
-        tile_product(up, tile + side, x, row, rows, ups[side]);
-    }
-    int64_t groups = op->width / LUCE_GROUP;
-    for (int32_t each = 0; each < rows; each++) {
-        for (int lane = 0; lane < LUCE_GROUP; lane += LANES) {
-            int at = LUCE_TILE * each + lane % LUCE_TILE;
-            vf g = load_f(gates[lane / LUCE_TILE] + at), u = load_f(ups[lane / LUCE_TILE] + at);
-            store_f(values + lane, g / (exp_f(-g) + 1.0f) * u);
-        }
-        int64_t group = (position + each) * groups + pair;
-        quantise_group(values, op->out_rows->codes + 2 * LUCE_GROUP * group,
-                       op->out_rows->groups + group);
-    }
-}
-
 static void expert_gated(const luce_op *op, int32_t tokens, int32_t chunk, int32_t chunks) {
     const luce_mixture *mixture = op->more;
     expert_order order = order_of(mixture);
@@ -152,7 +130,7 @@ static void expert_gated(const luce_op *op, int32_t tokens, int32_t chunk, int32
         }
         for (int32_t pair = first; pair < stop; pair++) {
             int32_t tile = 2 * (expert * pairs + pair);
-            expert_pair(op, tile, &near, row, rows, position, pair);
+            gated_pair(op, &near, row, rows, tile, pair, position);
         }
     }
 }

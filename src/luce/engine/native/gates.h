@@ -53,8 +53,7 @@ static void silu_mul(const luce_op *op, int32_t first, int32_t stop) {
     for (int64_t row = first; row < stop; row++) {
         const float *gate = op->in + 2 * row * width, *up = gate + width;
         for (int64_t each = 0; each < width; each += LANES) {
-            vf g = load_f(gate + each);
-            store_f(op->out + row * width + each, g / (exp_f(-g) + 1.0f) * load_f(up + each));
+            store_f(op->out + row * width + each, silu_f(load_f(gate + each)) * load_f(up + each));
         }
         round_row(op, row, op->width);
     }

@@ -21,6 +21,7 @@
 #define NAME(a) QUOTE(a)
 
 static int32_t count_chunks(const luce_op *op, const luce_step *step, int32_t threads) {
+    if (step->num_tokens < 1) return 0;
     switch (op->kind) {
     case LUCE_PRODUCT:
     case LUCE_GATED:

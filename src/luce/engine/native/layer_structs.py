@@ -21,6 +21,7 @@ from ctypes import Structure, c_int32, c_int64, c_void_p
 MAX_DIM = 256
 MAX_TAPS = 8
 MAX_EXPERTS = 1024
+MAX_EXPERT_COLUMNS = 32768
 LANES = 16
 """Numbers of the longest vector: a row that is not whole ones has no kernels."""
 

@@ -22,6 +22,7 @@ enum {
 #define LUCE_MOST_DIM 256    /* numbers of a key, and of a value, of a linear layer */
 #define LUCE_MOST_TAPS 8     /* width of its convolution */
 #define LUCE_MOST_EXPERTS 1024
+#define LUCE_MOST_EXPERT_COLUMNS 32768 /* of what goes into an expert: a few rows are on the stack */
 
 /* A plain matrix [rows, columns]; columns are whole groups of 32. */
 typedef struct {

@@ -239,4 +239,6 @@ static inline vf exp_f(vf x) {
     return (vf)(((vi)scaled & ~is_low & ~is_nan) | ((vi)given & is_nan));
 }
 
+static inline vf silu_f(vf x) { return x / (exp_f(-x) + 1.0f); }
+
 #endif

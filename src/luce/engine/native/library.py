@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import (
     POINTER,
@@ -222,17 +222,6 @@ class NativeLibrary:
         """
         if self._loaded.luce_matrix_fill(ctypes.byref(matrix), type_number, raw, first, rows):
             raise MemoryError
-
-
-def levels(names: Sequence[str] = ("avx512", "avx2", "neon", "plain")) -> list[str]:
-    """The levels this machine has, best first; for tests."""
-    found = []
-    for name in names:
-        try:
-            found.append(open_library(name).level)
-        except LookupError:
-            continue
-    return found
 
 
 @cache

@@ -32,11 +32,11 @@ typedef struct {
 } phase_state;
 
 static struct {
-    int32_t threads; /* the caller's included */
+    _Atomic int32_t threads; /* the caller's included */
     int32_t workers; /* threads that were started */
     _Atomic uint32_t run; /* number of the run; futex that idle threads wait on */
     _Atomic int32_t sleepers;
-    int32_t num_ops;
+    _Atomic int32_t num_ops; /* of the latest run: one that comes late may see it */
     const luce_kernels *kernels;
     luce_step step;
     luce_op ops[MAX_OPS];
@@ -77,7 +77,7 @@ static int wait_until_done(phase_state *phase, uint32_t run) {
 }
 
 static void walk(uint32_t run) {
-    int32_t num_ops = pool.num_ops;
+    int32_t num_ops = atomic_load_explicit(&pool.num_ops, memory_order_relaxed);
     for (int32_t index = 0; index < num_ops; index++) {
         phase_state *phase = &pool.phases[index];
         int32_t chunk;
@@ -113,6 +113,7 @@ static void *work(void *number) {
 }
 
 int32_t luce_pool_start(int32_t threads) {
+    if (threads < 1) threads = 1;
     pthread_mutex_lock(&busy);
     while (pool.workers < threads - 1) {
         pthread_t thread;
@@ -138,13 +139,14 @@ static void run_part(const luce_op *ops, int32_t num_ops, const luce_step *step,
         atomic_store_explicit(&phase->undone, all, memory_order_relaxed);
     }
     memcpy(pool.ops, ops, (size_t)num_ops * sizeof(luce_op));
-    pool.num_ops = num_ops;
+    atomic_store_explicit(&pool.num_ops, num_ops, memory_order_relaxed);
     pool.step = *step;
     pool.kernels = kernels;
     /* Published to threads that have no part in it, too: they must see that they have none. */
     atomic_store(&pool.run, run);
     if (pool.threads > 1 && atomic_load(&pool.sleepers) > 0) {
-        syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, pool.threads - 1, NULL, NULL, 0);
+        /* All: of those that sleep some may have no part in it, and they must not be woken instead. */
+        syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, pool.workers, NULL, NULL, 0);
     }
     walk(run);
 }

@@ -201,34 +201,38 @@ static void product(const luce_op *op, int32_t tokens, int32_t chunk, int32_t ch
 
 static void quantise_group(const float *values, int8_t *codes, luce_group *group);
 
-static void gated(const luce_op *op, int32_t tokens, int32_t chunk, int32_t chunks) {
+/* 32 columns of silu(gate) * up from a tile on, for up to MOST_ROWS rows: rounded to group `pair`
+ * of rows `to` and on of out_rows; to those of `out`, where there is one, as well. */
+INLINE void gated_pair(const luce_op *op, const luce_rows *x, int32_t row, int32_t rows,
+                       int32_t tile, int32_t pair, int64_t to) {
     const luce_matrix *gate = &op->linear->parts[0], *up = &op->linear->parts[1];
-    int32_t pairs = all_tiles(op), columns = gate->rows;
+    float gates[2][MOST_ROWS * LUCE_TILE], ups[2][MOST_ROWS * LUCE_TILE], values[LUCE_GROUP];
+    for (int32_t side = 0; side < 2; side++) {
+        tile_product(gate, tile + side, x, row, rows, gates[side]);
+        tile_product(up, tile + side, x, row, rows, ups[side]);
+    }
+    int64_t groups = op->out_rows->columns / LUCE_GROUP;
+    for (int32_t each = 0; each < rows; each++) {
+        for (int lane = 0; lane < LUCE_GROUP; lane += LANES) {
+            int at = LUCE_TILE * each + lane % LUCE_TILE;
+            vf g = load_f(gates[lane / LUCE_TILE] + at), u = load_f(ups[lane / LUCE_TILE] + at);
+            store_f(values + lane, silu_f(g) * u);
+        }
+        int64_t group = (to + each) * groups + pair;
+        quantise_group(values, op->out_rows->codes + 2 * LUCE_GROUP * group,
+                       op->out_rows->groups + group);
+        if (op->out != NULL) memcpy(op->out + LUCE_GROUP * group, values, sizeof values);
+    }
+}
+
+static void gated(const luce_op *op, int32_t tokens, int32_t chunk, int32_t chunks) {
+    int32_t pairs = all_tiles(op);
     int32_t first = (int32_t)((int64_t)pairs * chunk / chunks);
     int32_t stop = (int32_t)((int64_t)pairs * (chunk + 1) / chunks);
-    float gates[2][MOST_ROWS * LUCE_TILE], ups[2][MOST_ROWS * LUCE_TILE], values[LUCE_GROUP];
     for (int32_t pair = first; pair < stop; pair++) {
         for (int32_t row = 0; row < tokens; row += MOST_ROWS) {
             int32_t rows = tokens - row < MOST_ROWS ? tokens - row : MOST_ROWS;
-            for (int32_t side = 0; side < 2; side++) {
-                tile_product(gate, 2 * pair + side, op->in_rows, row, rows, gates[side]);
-                tile_product(up, 2 * pair + side, op->in_rows, row, rows, ups[side]);
-            }
-            for (int32_t each = 0; each < rows; each++) {
-                for (int lane = 0; lane < LUCE_GROUP; lane += LANES) {
-                    int at = LUCE_TILE * each + lane % LUCE_TILE;
-                    vf g = load_f(gates[lane / LUCE_TILE] + at);
-                    vf u = load_f(ups[lane / LUCE_TILE] + at);
-                    store_f(values + lane, g / (exp_f(-g) + 1.0f) * u);
-                }
-                int64_t token = row + each;
-                const luce_rows *rows_out = op->out_rows;
-                quantise_group(values, rows_out->codes + 2 * (token * columns + LUCE_GROUP * pair),
-                               rows_out->groups + token * (columns / LUCE_GROUP) + pair);
-                if (op->out != NULL) {
-                    memcpy(op->out + token * columns + LUCE_GROUP * pair, values, sizeof values);
-                }
-            }
+            gated_pair(op, op->in_rows, row, rows, 2 * pair, pair, row);
         }
     }
 }

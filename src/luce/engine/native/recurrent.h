@@ -31,7 +31,7 @@ INLINE void convolve_token(const luce_delta *delta, const float *const *inputs, 
             vf weight = load_f(delta->taps + (int64_t)tap * channels + channel);
             total = fma_f(load_f(inputs[tap] + channel), weight, total);
         }
-        store_f(out + channel, total / (exp_f(-total) + 1.0f));
+        store_f(out + channel, silu_f(total));
     }
 }
 
@@ -211,7 +211,7 @@ static void finish_head(const luce_op *op, int32_t token, int32_t head, float *o
     for (int32_t each = 0; each < dim; each += LANES) {
         vf gate = load_f(z + each);
         vf normed = load_f(out + each) * scale * load_f(delta->norm + each);
-        store_f(out + each, normed * (gate / (exp_f(-gate) + 1.0f)));
+        store_f(out + each, normed * silu_f(gate));
     }
     int64_t at = out - op->out;
     for (int32_t each = 0; op->out_rows != NULL && each < dim; each += LUCE_GROUP) {

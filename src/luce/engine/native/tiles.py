@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 from concurrent.futures import ThreadPoolExecutor
@@ -107,7 +108,9 @@ def _slab(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeros on page borders; private, since shared memory usually has no large pages."""
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        # Some kernels know the name and have no such pages.
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype=np.uint8)
 
 

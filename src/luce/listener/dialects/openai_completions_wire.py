@@ -53,13 +53,10 @@ class CompletionRequest(SamplingFields, kw_only=True):
     user: str | None = None
 
 
-def _wants_reasoning(given: Any) -> bool:
-    """Whether variables of a template, or what is said of reasoning, ask for anything."""
-    nothing: tuple[dict[str, Any], ...] = (
-        *({}, {"enabled": False}),
-        *({"effort": "none"}, {"enable_thinking": False}),
-    )
-    return given not in nothing
+def _is_all_off(given: Any) -> bool:
+    """Whether variables of a template, or what is said of reasoning, ask for nothing."""
+    off = (False, None, "none", "disabled")
+    return isinstance(given, dict) and all(value in off for value in given.values())
 
 
 UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
@@ -69,15 +66,15 @@ UNSERVED: dict[str, Callable[[CompletionRequest], bool]] = {
     "echo": lambda request: not request.echo,
     "suffix": lambda request: not request.suffix,
     "messages": lambda _request: False,
-    "tools": lambda request: request.tools == [],
+    "tools": lambda request: request.tools == [] or request.tool_choice == "none",
     "tool_choice": lambda request: request.tool_choice in ("none", "auto"),
-    "functions": lambda request: request.functions == [],
+    "functions": lambda request: request.functions == [] or request.function_call == "none",
     "function_call": lambda request: request.function_call in ("none", "auto"),
     "top_logprobs": lambda request: request.top_logprobs == 0,
-    "reasoning": lambda request: not _wants_reasoning(request.reasoning),
+    "reasoning": lambda request: _is_all_off(request.reasoning),
     "reasoning_effort": lambda request: request.reasoning_effort == "none",
-    "thinking": lambda request: request.thinking == {"type": "disabled"},
-    "chat_template_kwargs": lambda request: not _wants_reasoning(request.chat_template_kwargs),
+    "thinking": lambda request: _is_all_off(request.thinking),
+    "chat_template_kwargs": lambda request: _is_all_off(request.chat_template_kwargs),
 }
 """Fields known and not served: refused unless null or, by this test, asking for nothing."""
 

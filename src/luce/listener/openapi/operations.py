@@ -43,6 +43,7 @@ from luce.listener.routes.models import ModelCard, ModelList
 from luce.listener.routes.responses import DeletedResponse
 from luce.listener.routes.status import Status
 from luce.listener.routes.tokens import TokenCount, TokenizeAnswer, TokenizeRequest
+from luce.listener.routes.unload import UnloadAnswer, UnloadRequest
 
 JSON = "application/json"
 HTML = "text/html; charset=utf-8"
@@ -270,6 +271,16 @@ OPERATIONS = (
         answer=ModelCard,
         errors=(ModelNotFound,),
         parameters=(PathParameter(name="name", description="Name of a model."),),
+    ),
+    Operation(
+        method="POST",
+        path="/models/unload",
+        tag=_SERVER_TAG,
+        summary="Take a model out of memory until a request names it again.",
+        description="Where models come and go. It finishes what runs; who waits for it gets 503.",
+        request=UnloadRequest,
+        answer=UnloadAnswer,
+        errors=(*_BODY, ModelNotFound),
     ),
     Operation(
         method="GET",

@@ -12,6 +12,7 @@ from luce.listener.dialects import (
     responses_wire,
 )
 from luce.listener.routes.tokens import TokenizeRequest
+from luce.listener.routes.unload import UnloadRequest
 
 Schema = dict[str, Any]
 
@@ -62,5 +63,6 @@ EXAMPLES: dict[type, Schema] = {
         "pooling": "both",
     },
     TokenizeRequest: {"content": "What is the capital of France?", "with_pieces": True},
+    UnloadRequest: {"model": "big"},
 }
 """Type of a request → a body that is served as it is."""

@@ -125,7 +125,7 @@ async def _put_all(
     source: EventSource[EventT], encode: Callable[[EventT], bytes], out: EventStream
 ) -> None:
     def put(events: list[EventT]) -> None:
-        out.put(b"".join(map(encode, events)))
+        out.put(b"".join([encode(event) for event in events]))
 
     await source.each(put)
 

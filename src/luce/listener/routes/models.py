@@ -19,7 +19,8 @@ class ModelCard(msgspec.Struct):
     Attributes:
         context_length: longest sequence served, null while the model loads.
         max_context_length: the context it was trained for, null while the model loads.
-        state: "loading", "ready", "restarting" or "unavailable".
+        state: "loading", "ready", "restarting" or "unavailable"; where models come and go also
+            "closing", "evicted", "entering" or "failed".
     """
 
     id: str

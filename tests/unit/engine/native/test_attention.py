@@ -6,8 +6,13 @@ import pytest
 import torch
 from sequences import Sequences
 
-from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.cpu.native import NativeOps, NativePlaceQkv, cache_refusal
+from luce.engine.ops.attention import AttentionBatch, HeadShape
+from luce.engine.ops.cpu.native import (
+    NativeAttention,
+    NativeOps,
+    NativePlaceQkv,
+    cache_refusal,
+)
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 from luce.engine.ops.ref import pointwise
 
@@ -97,6 +102,19 @@ def test_who_shares_the_work_changes_nothing(ops: NativeOps, lengths: list[int])
         for index, row in enumerate(found):
             assert torch.equal(row[0], expected[index][-1])
             assert torch.equal(row[0], unshared[index][0])
+
+
+@pytest.mark.parametrize(("rows", "is_shared"), [(1, True), (16, False), (40, False)])
+def test_what_is_shared_stays_small(ops: NativeOps, rows: int, is_shared: bool) -> None:
+    """The parts of 16 rows over 131,072 tokens would take 136 MB."""
+    length, heads = 131_072, HeadShape(32, 8, 128)
+    batch = AttentionBatch((0, rows), (length,), (tuple(range(length // 64)),), 64)
+    attention = NativeAttention(ops.tape, heads)
+    attention.prepare(batch)
+    step = ops.tape.step
+    assert step.num_units == -(-rows // 16)
+    assert step.num_pieces == (length // 256 if is_shared else step.num_units)
+    assert attention._partials.nbytes < 32 << 20
 
 
 def test_values_that_are_no_numbers_stay_in_their_sequence(ops: NativeOps) -> None:

@@ -71,6 +71,15 @@ def test_the_likeliest_is_the_first_of_equals(ops: NativeOps) -> None:
     assert found[4] == 77
 
 
+@pytest.mark.parametrize("top_k", [-1, VOCAB, 2**31, 2**32 + 1])
+def test_a_limit_beyond_the_vocabulary_is_none(ops: NativeOps, top_k: int) -> None:
+    logits = noise(8, 11)
+    wanted = [params((top_k, 1.0, 0.0), (line + 0.37) / 8) for line in range(8)]
+    found = NativeChooser(ops.tape.library)(logits.clone(), wanted)
+    assert torch.equal(found, choose(logits, wanted))
+    assert len(set(found.tolist())) > 4
+
+
 @pytest.mark.parametrize("place", [0, 1234, VOCAB - 1])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_no_number_fails_its_own_row(ops: NativeOps, place: int, value: float) -> None:

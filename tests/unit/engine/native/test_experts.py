@@ -152,6 +152,19 @@ def test_sum_of_the_chosen(
     assert (found.double() - expected).norm() < tolerance * expected.norm()
 
 
+def test_no_token_at_all(ops: NativeOps) -> None:
+    made = pack(ops, ("Q8_0", "Q8_0", "Q8_0"))
+    nothing = Routing(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 2))
+    assert made.native(torch.zeros(0, HIDDEN), nothing).shape == (0, HIDDEN)
+
+
+def test_rows_that_leave_no_room_on_the_stack_have_no_kernels(ops: NativeOps) -> None:
+    nothing = np.empty(0, dtype=np.uint8)
+    widths = ((32, 65536), (32, 65536), (65536, 32))
+    stored = [StoredMatrix("Q8_0", shape, nothing) for shape in widths]
+    assert native_experts(ops, stored, (1, 32, 65536)) is None
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_neighbours_threads_and_order_change_no_bit(ops: NativeOps, threads: int) -> None:
     made, x = pack(ops, ("Q4_0", "Q4_0", "Q8_0")), activations(37, HIDDEN)

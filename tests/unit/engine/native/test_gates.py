@@ -9,9 +9,8 @@ from random_blocks import activations, random_matrix
 
 from luce.engine.native.tiles import StoredMatrix
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.cpu.native import NativeOps, NativeRmsNorm
-from luce.engine.ops.cpu.native_gates import NativeGatedHeads, NativeSiluAndMul
-from luce.engine.ops.cpu.native_gates import NativeRmsNorm as RoundingNorm
+from luce.engine.ops.cpu.native import NativeOps
+from luce.engine.ops.cpu.native_gates import NativeGatedHeads, NativeRmsNorm, NativeSiluAndMul
 from luce.engine.ops.cpu.native_plain import MixedLinear, mixed_linear, native_linear
 from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
 from luce.engine.ops.ref.pointwise import silu_and_mul
@@ -60,8 +59,8 @@ def test_a_recorded_norm_rounds_for_all_that_read_it(ops: NativeOps) -> None:
     linear = ops.linear([random_matrix("Q4_0", 48, 64).stored], None)
     assert table is not None
     assert linear is not None
-    norm = RoundingNorm(ops.tape)
-    expected = linear(NativeRmsNorm(ops.tape)(table.forward(x), weight, 1e-6))
+    norm = NativeRmsNorm(ops.tape)
+    expected = linear(norm(table.forward(x), weight, 1e-6))
     recorded = ops.tape.record(lambda: linear(norm(table.forward(x), weight, 1e-6)))
     assert recorded is not None
     program, result = recorded

@@ -10,7 +10,7 @@ import pytest
 from luce.engine.native import build
 
 DRIVER = Path(__file__).parent / "pool_runs.c"
-RUNS = 1_000_000
+RUNS = 2_000_000
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [2, 3])
 def test_each_chunk_of_a_run_is_run_once(program: Path, threads: int) -> None:
-    """Of some thousand runs in a million a late thread took a chunk of the next one too early."""
+    """A late thread once took chunks of the next run, one run in some hundred or thousand."""
     done = subprocess.run(
         [str(program), str(threads), str(RUNS)],
         capture_output=True,

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from levels import levels
 
 from luce.engine.native import build
-from luce.engine.native.library import levels
 
 DRIVER = Path(__file__).parent / "all_kernels.c"
 SANITIZERS = (

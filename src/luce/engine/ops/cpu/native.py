@@ -25,6 +25,9 @@ from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 
 # Chunks of work of an attention from which on every thread has some that take alike.
 _ENOUGH_CHUNKS = 32
+# Most numbers of parts of attention that wait for the others, 32 MiB of them: with many rows over a
+# long context they would take more than the weights.
+_MOST_PARTIALS = 8 << 20
 
 
 class NativeOps:
@@ -149,28 +152,6 @@ class NativeEmbedding:
 
 
 @dataclass(frozen=True, slots=True)
-class NativeRmsNorm:
-    """`ops.pointwise.RmsNorm` of [T, size]."""
-
-    tape: Tape
-
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Normalise the last axis."""
-        flat = x.contiguous().view(-1, x.shape[-1])
-        out = self.tape.empty(*flat.shape)
-        op = Op(
-            kind=native.NORM,
-            width=flat.shape[1],
-            eps=eps,
-            in_=self.tape.address(flat),
-            out=out.data_ptr(),
-            weight=weight.data_ptr(),
-        )
-        self.tape.emit(len(flat), [op], (weight,))
-        return out.view(x.shape)
-
-
-@dataclass(frozen=True, slots=True)
 class NativeProduct:
     """`ops.projection.NormedProduct`; other linears go to `otherwise`."""
 
@@ -263,7 +244,8 @@ def _typed(cache: TypedCache, heads: HeadShape) -> Cache:
     return Cache(*starts, *scales, block_bytes, keys.data.shape[1], *types)
 
 
-def _heads(heads: HeadShape, rotary_dim: int = 0, *, interleaved: bool = False) -> Heads:
+def heads_struct(heads: HeadShape, rotary_dim: int = 0, *, interleaved: bool = False) -> Heads:
+    """The heads as the kernels see them."""
     return Heads(heads.num_heads, heads.num_kv_heads, heads.head_dim, rotary_dim, interleaved)
 
 
@@ -288,7 +270,7 @@ class NativePlaceQkv:
         op = Op(
             kind=native.PLACE,
             out=self.tape.address(packed),
-            heads=_heads(heads, 2 * places.rotary.shape[-2], interleaved=self.interleaved),
+            heads=heads_struct(heads, 2 * places.rotary.shape[-2], interleaved=self.interleaved),
             cache=_cache(cache, heads),
         )
         if norms is not None:
@@ -349,7 +331,10 @@ class NativeAttention:
     def _cut(self, units: list[_Unit]) -> tuple[npt.NDArray[np.int32], ...]:
         """Where there are few units, the threads share the spans of each."""
         num_kv, step = self._heads.num_kv_heads, self._tape.step
-        is_shared = num_kv * len(units) < _ENOUGH_CHUNKS
+        rows = self._heads.group * max((unit.count for unit in units), default=0)
+        width = num_kv * rows * (self._heads.head_dim + 2)
+        num_spans = sum(unit.num_spans for unit in units)
+        is_shared = num_kv * len(units) < _ENOUGH_CHUNKS and num_spans * width <= _MOST_PARTIALS
         pieces = [
             (index, span)
             for index, unit in enumerate(units)
@@ -361,8 +346,7 @@ class NativeAttention:
         step.piece_units, step.piece_spans = (column.ctypes.data for column in columns)
         step.arrivals = arrivals.ctypes.data
         if len(pieces) > len(units):
-            step.partial_rows = self._heads.group * max(unit.count for unit in units)
-            width = num_kv * step.partial_rows * (self._heads.head_dim + 2)
+            step.partial_rows = rows
             if self._partials.size < len(pieces) * width:
                 # Some more than needed: a sequence grows from step to step.
                 self._partials = np.empty((len(pieces) + 16) * width, dtype=np.float32)
@@ -377,7 +361,7 @@ class NativeAttention:
             in_=self._tape.address(qkv),
             out=out.data_ptr(),
             out_rows=rows.address,
-            heads=_heads(self._heads),
+            heads=heads_struct(self._heads),
             cache=_cache(cache, self._heads),
         )
         self._tape.emit(tokens, [op], (cache,))

@@ -15,10 +15,11 @@ _GREEDY = Choice(temperature=0)
 
 
 class NativeChooser:
-    """`sampling.draw.Choose`: the largest logits and what is cut are the same.
+    """`sampling.draw.Choose`: the largest logits and the cut of top-k are the same.
 
     Weights are e^x within 2 units in the last place, as PyTorch's are: a drawn token differs only
-    where the drawn number lies within 1e-6 of the border between two.
+    where the drawn number lies within 1e-6 of the border between two, or a weight within as little
+    of what min-p or top-p cut. A row's token depends on that row alone, on any number of threads.
     """
 
     def __init__(self, library: NativeLibrary) -> None:
@@ -28,10 +29,11 @@ class NativeChooser:
     def __call__(self, logits: torch.Tensor, params: Sequence[DrawParams | None]) -> torch.Tensor:
         """f32 [n, V], overwritten → i64 [n]."""
         assert logits.is_contiguous()
-        choices = (Choice * len(params))(*(_choice(each) for each in params))
+        vocab_size = logits.shape[1]
+        choices = (Choice * len(params))(*(_choice(each, vocab_size) for each in params))
         op = Op(
             kind=native.CHOOSE,
-            width=logits.shape[1],
+            width=vocab_size,
             out=logits.data_ptr(),
             choices=ctypes.addressof(choices),
         )
@@ -40,7 +42,9 @@ class NativeChooser:
         return torch.tensor([each.token for each in choices])
 
 
-def _choice(params: DrawParams | None) -> Choice:
+def _choice(params: DrawParams | None, vocab_size: int) -> Choice:
     if params is None:
         return _GREEDY
-    return Choice(params.top_p, params.uniform, params.temperature, params.min_p, params.top_k)
+    # A model's own default may be any number, and the kernels' have 32 bits.
+    top_k = params.top_k if params.top_k < vocab_size else 0
+    return Choice(params.top_p, params.uniform, params.temperature, params.min_p, top_k)

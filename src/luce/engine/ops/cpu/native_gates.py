@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.native import layer_structs
-from luce.engine.native.library import GROUP, NORM, Heads, Op
+from luce.engine.native.library import GROUP, NORM, Op
 from luce.engine.native.tape import Tape
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.cpu.native import heads_struct
 from luce.engine.ops.pointwise import SiluAndMul
 
 
@@ -89,7 +90,7 @@ class NativeGatedHeads:
             kind=layer_structs.SPLIT_GATES,
             in_=source,
             out=out.data_ptr(),
-            heads=_struct(heads),
+            heads=heads_struct(heads),
         )
         tape.emit(tokens, [op], ())
         return out
@@ -104,12 +105,8 @@ class NativeGatedHeads:
             in_=tape.address(projected),
             out=tape.address(mixed),
             out_rows=rows.address,
-            heads=_struct(heads),
+            heads=heads_struct(heads),
         )
         tape.emit(tokens, [op], ())
         tape.set_twin(mixed, rows)
         return mixed
-
-
-def _struct(heads: HeadShape) -> Heads:
-    return Heads(heads.num_heads, heads.num_kv_heads, heads.head_dim)

@@ -121,6 +121,8 @@ def native_experts(
     count, size, hidden = shape
     if size % GROUP or hidden % GROUP or count > layer_structs.MAX_EXPERTS:
         return None
+    if hidden > layer_structs.MAX_EXPERT_COLUMNS:
+        return None
     gate_up, down = stored[:2], stored[2:]
     if not (native.store.accepts(gate_up) and native.store.accepts(down)):
         return None

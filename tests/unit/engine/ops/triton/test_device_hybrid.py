@@ -30,8 +30,8 @@ def engine(tmp_path: Path, on_device: None) -> Engine:
     return load(tiny_qwen35(tmp_path))
 
 
-def load(path: Path) -> Engine:
-    """With three rows and two checkpoints."""
+def load(path: Path, *, cpu_exact: bool = False) -> Engine:
+    """With three rows and two checkpoints; exact, weights are decoded on a CPU."""
     options = EngineOptions(
         path=path,
         threads=1,
@@ -39,6 +39,7 @@ def load(path: Path) -> Engine:
         max_ctx=64,
         block_tokens=8,
         num_checkpoints=2,
+        cpu_exact=cpu_exact,
     )
     return Engine.load(options, lambda *_: None)
 
@@ -103,7 +104,7 @@ def test_padding_lanes_leave_rows_and_checkpoints_alone(engine: Engine) -> None:
 def test_quantised_experts_stay_so(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """A step of a few tokens, which go pair by pair, and one of more, which go by expert."""
     path = tiny_qwen35moe(tmp_path, quant="Q8_0")
-    host = load(path)
+    host = load(path, cpu_exact=True)
     prompts = [PROMPT[:3], PROMPT]
     items = [ScheduledSequence(0, 0, ids, TABLE, sample=True) for ids in prompts]
     expected = [step(host, item, starts=(start(0),)) for item in items]
