@@ -224,6 +224,21 @@ async def test_asking_for_nothing_is_fine() -> None:
     async with echoing() as server:
         fields = {"echo": False, "suffix": "", "best_of": 1, "logprobs": False, "user": "me"}
         assert (await post(server, "x", **fields)).status_code == 200
+        for field in ASKS_FOR_NOTHING:
+            answer = await post(server, "x", **field)
+            assert answer.status_code == 200, (field, answer.text)
+
+
+ASKS_FOR_NOTHING: list[dict[str, Any]] = [
+    {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"},
+    {"tools": [], "tool_choice": "auto"},
+    {"functions": [{"name": "f"}], "function_call": "none"},
+    {"reasoning": {"enabled": False, "effort": None}},
+    {"reasoning": {"effort": "none"}, "reasoning_effort": "none"},
+    {"thinking": {"type": "disabled"}, "top_logprobs": 0},
+    {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}},
+    {"chat_template_kwargs": {}},
+]
 
 
 async def test_the_official_client() -> None:

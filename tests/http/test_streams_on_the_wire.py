@@ -117,7 +117,7 @@ async def test_a_client_that_asks_first_whether_to_go_on() -> None:
 
 
 async def test_rubbish_behind_a_request_never_gets_into_its_stream() -> None:
-    script = FakeScript(reply=[97] * 400, token_delay_s=0.005)
+    script = FakeScript(reply=[97] * 400, hold_after=5)
     async with Harness(script) as server, server.slow_reader() as client:
         answers = Answers(client)
         await client.send_raw(request())
@@ -158,7 +158,7 @@ class BrokenText(ByteText):
                 raise StopIteration(events)
             return events
 
-        output.feed = break_at  # type: ignore[method-assign]
+        output.feed = break_at  # type: ignore[method-assign,assignment]
         return output
 
 
@@ -180,7 +180,7 @@ async def test_a_bug_in_reading_output_is_an_error_event(
             assert '"content":"b"' in events
             assert events.endswith("data: [DONE]\n\n")
             # The worker does not go on for nobody, and the connection is good for more.
-            assert server.models[0].cancels()
+            await eventually(server.models[0].cancels)
             following = asyncio.create_task(whole_stream(answers))
             await server.let_go(following)
             assert text_of(following.result()) == "fine"

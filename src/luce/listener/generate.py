@@ -184,7 +184,7 @@ class Generation:
         return events
 
     async def read_hidden(self) -> tuple[Admitted, HiddenStates]:
-        """Wait for what is read of the prompt; in place of `next`, for a call that reads.
+        """Wait for what is read of the prompt; in place of `each`, for a call that reads.
 
         Raises:
             ApiError: it failed.

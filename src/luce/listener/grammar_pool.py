@@ -50,7 +50,7 @@ class _Lane:
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._leave(client, turn)
-            else:
+            elif turn.exception() is None:
                 self.pass_on()  # It had come in the same moment.
             raise
 

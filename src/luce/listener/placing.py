@@ -129,9 +129,9 @@ def planned(config: ModelConfig, machine: Machine, host: HostShare = HostShare()
     device = machine.device(target.backend, target.index)
     spec = msgspec.structs.replace(load_spec(placed), num_models=host.num_models)
     free = machine.free_bytes(device)
-    plan = plan_model(PlanRequest(spec, device, free, host.free_bytes, host.parked_bytes))
-    # Whatever the worker finds there later must be what was planned.
+    # Whatever the worker finds there later must be what was planned, even if it changes now.
     spec = msgspec.structs.replace(spec, files=FileIdentity.of(config.path).digest)
+    plan = plan_model(PlanRequest(spec, device, free, host.free_bytes, host.parked_bytes))
     return PlacedModel(placed, device, plan, frozen_spec(spec, plan))
 
 

@@ -4,6 +4,7 @@ it is there at once also in the middle of a load."""
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -138,7 +139,7 @@ def placement_fields(coordinator: Coordinator | None) -> dict[str, Any]:
 def _decisions(coordinator: Coordinator) -> list[dict[str, Any]]:
     """The last ones, at the times that a wall clock showed."""
     rows = msgspec.to_builtins(coordinator.chronicle.history.recent())
-    ahead_s = time.time() - time.monotonic()
+    ahead_s = datetime.now(tz=UTC).timestamp() - time.monotonic()
     return [{**row, "at_s": round(row["at_s"] + ahead_s, 3)} for row in rows]
 
 

@@ -36,6 +36,8 @@ class FileIdentity:
             else:
                 paths = split_paths(path)
             return cls(tuple(_entry(each, each.stat()) for each in paths))
+        except FileNotFoundError as error:
+            raise ModelFileError(f"{path}: there is no such file or folder") from error
         except OSError as error:
             raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
 from luce.config.routing import RoutingConfig
 from luce.errors import ModelFileError, PlacementError, UsageError
+from luce.listener import placing
 from luce.listener.placing import machine_for, place_models
 from luce.loaders.file_identity import FileIdentity
+from luce.placement.memory_plan import MemoryPlan
+from luce.placement.planner import PlanRequest, plan_model
+from luce.testing.tiny_models import tiny_llama
 
 GIB = 1 << 30
 
@@ -48,6 +53,22 @@ def test_the_worker_is_told_the_plans_sizes(inventory: Path, demo_model: Path) -
     assert placed.spec.kv_pool_tokens == placed.plan.sizes.kv_pool_tokens
     assert (placed.spec.device, placed.spec.max_concurrency) == ("cpu:2", 2)
     assert placed.spec.files == FileIdentity.of(demo_model).digest
+
+
+def test_a_file_that_changes_while_it_is_planned_is_not_taken_for_the_new_one(
+    inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_llama(tmp_path)
+    before = FileIdentity.of(path).digest
+
+    def planned_late(request: PlanRequest) -> MemoryPlan:
+        plan = plan_model(request)
+        os.utime(path, ns=(1, 1))
+        return plan
+
+    monkeypatch.setattr(placing, "plan_model", planned_late)
+    (placed,) = place(config(inventory, ModelConfig(path=path, target_device="cpu:0")))
+    assert placed.spec.files == before != FileIdentity.of(path).digest
 
 
 def test_prefixes_and_parked_weights_are_planned_on_the_host(

@@ -50,7 +50,7 @@ def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"m\.gguf: cannot be read: No such file"):
+    with pytest.raises(ModelFileError, match=r"m\.gguf: there is no such file"):
         FileIdentity.of(tmp_path / "m.gguf")
 
 

@@ -19,7 +19,7 @@ from luce.listener.dialects.openai_completions import OpenAICompletions
 from luce.text.events import Started, TextDelta
 
 MODEL = 'm"":"" """'
-DIALECTS = [
+DIALECTS: list[tuple[ChoiceDialect, dict[str, Any]]] = [
     (OpenAIChat(), {"messages": [{"role": "user", "content": "x"}], "n": 2}),
     (OpenAICompletions(), {"prompt": "x", "n": 2}),
 ]
