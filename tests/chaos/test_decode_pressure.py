@@ -21,8 +21,8 @@ from luce.testing.tiny_models import tiny_llama
 
 pytestmark = pytest.mark.anyio
 
-POOL_TOKENS = 2048
-NUM_TOKENS = 1400
+POOL_TOKENS = 4096
+NUM_TOKENS = 2800
 SLOTS = 4
 PROMPTS = ("one fish", "two fish", "red fish")
 """Together they grow to about twice the pool; each alone fits well."""
@@ -30,7 +30,7 @@ PROMPTS = ("one fish", "two fish", "red fish")
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    model = tiny_llama(tmp_path_factory.mktemp("model"), context_length=4096)
+    model = tiny_llama(tmp_path_factory.mktemp("model"), context_length=8192)
     options = f"""
         --load-balancing --load-balancing-primary-gpu cpu:0
         --model {model} --model-name tight --target-device cpu:0 --threads 1 --no-prefix-cache
@@ -102,9 +102,11 @@ async def test_suspended_streams_resume_with_nothing_lost_and_new_work_goes_else
     streams = await start_all(server)
     status = await suspended(server)
     tight = status["models"][0]
-    assert (tight["id"], tight["in_flight"], tight["capacity"]) == ("tight", 3, SLOTS)
+    # Who is suspended is in flight all the same; a stream may have ended by now.
+    assert (tight["id"], tight["capacity"]) == ("tight", SLOTS)
     assert tight["status"]["suspended_requests"] == status["suspended_requests"] >= 1
-    assert tight["status"]["active_requests"] == 3
+    for active in (tight["in_flight"], tight["status"]["active_requests"]):
+        assert status["suspended_requests"] < active <= len(PROMPTS)
     assert status["models"][1]["status"]["suspended_requests"] == 0
     assert await metric(server, "luce_requests_suspended", "tight") >= 1
     # A slot is free, blocks are not: the worker says so and the other model takes it.

@@ -95,6 +95,21 @@ async def test_a_file_that_does_not_load_again_fails_that_model_alone(
         assert await residencies(server) == {"a": "resident", "b": "failed"}
 
 
+async def test_nobody_gives_way_for_a_model_whose_file_was_replaced(
+    tiny_path: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy(tiny_path, tmp_path / "b.gguf"))
+    async with serving("--swap-residency --swap-host-mib 0", a=tiny_path, b=copy) as server:
+        copy.unlink()
+        shutil.copy(tiny_llama(tmp_path / "other", num_layers=1), copy)
+        answer = await ask(server, "b")
+        assert answer.status_code == 503
+        assert "has changed since the server started" in answer.json()["error"]["message"]
+        status = await server.status()
+        assert status["models"][0]["last_evict_ms"] is None
+        assert await residencies(server) == {"a": "resident", "b": "failed"}
+
+
 async def test_a29_a_shut_down_in_a_drain_lets_the_stream_end(tiny_path: Path) -> None:
     async with serving("--swap-residency", a=tiny_path, b=tiny_path) as server:
         workers = server.pids()

@@ -19,6 +19,7 @@ from luce.errors import ModelFileError, StartupError, WorkerLost
 from luce.protocol.messages import LoadSpec
 from luce.protocol.sampling import SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
+from luce.testing.stream_reader import batches
 from luce.testing.tiny_models import tiny_llama
 from luce.workers.handle import WorkerHandle, WorkerState
 from luce.workers.spawn import ProcessLauncher
@@ -61,14 +62,16 @@ async def submit(
 
 
 async def read(stream: WorkerStream) -> list[int]:
-    return [token async for batch in stream for delta in batch for token in delta.token_ids]
+    return [
+        token async for batch in batches(stream) for delta in batch for token in delta.token_ids
+    ]
 
 
 async def outcome(stream: WorkerStream) -> list[object]:
     """Everything that ended the stream: one finish or one error, if the stream is right."""
     endings: list[object] = []
     try:
-        async for batch in stream:
+        async for batch in batches(stream):
             endings += [delta.finish for delta in batch if delta.finish]
     except WorkerLost as error:
         endings.append(type(error))

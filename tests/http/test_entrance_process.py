@@ -29,9 +29,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(model: Path, **listener: Any) -> Iterator[subprocess.Popen[str]]:
+def serving(
+    model: Path, routing: dict[str, Any] | None = None, **listener: Any
+) -> Iterator[subprocess.Popen[str]]:
     setup = {
         "listener": listener,
+        "routing": routing or {},
         "models": [{"path": str(model), "name": "tiny"}],
         "script": {"vocab_size": 1000},
     }
@@ -97,7 +100,7 @@ def test_keys_and_a_certificate(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(KEY)
     file.chmod(0o600)
-    tls = {"tls_cert": str(TLS / "cert.pem"), "tls_key": str(TLS / "key.pem")}
+    tls: dict[str, Any] = {"tls_cert": str(TLS / "cert.pem"), "tls_key": str(TLS / "key.pem")}
     with serving(model, host="0.0.0.0", api_key_file=str(file), **tls) as process:
         said = until_ready(process)
         url = said.partition("ready: tiny at ")[2].partition("\n")[0]
@@ -145,11 +148,29 @@ def test_open_to_the_network_without_a_key_is_warned_of(model: Path) -> None:
     ],
 )
 def test_wrong_files_end_it_before_anything_loads(
-    model: Path, listener: dict[str, str], code: int, says: str
+    model: Path, listener: dict[str, Any], code: int, says: str
 ) -> None:
     with serving(model, **listener) as process:
         ended, out, err = end(process)
     assert (ended, out) == (code, "")
+    (line,) = err.splitlines()
+    assert line.startswith("luce_server: ")
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    ("routing", "says"),
+    [
+        ({"device_memory": ["hip:7=1GiB"]}, "--device-memory hip:7: no such device"),
+        ({"device_inventory": "/nowhere/devices.json"}, "/nowhere/devices.json"),
+    ],
+)
+def test_devices_that_are_not_there_end_it_before_it_says_that_it_loads(
+    model: Path, routing: dict[str, Any], says: str
+) -> None:
+    with serving(model, routing) as process:
+        ended, out, err = end(process)
+    assert (ended, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("luce_server: ")
     assert says in line

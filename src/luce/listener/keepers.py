@@ -15,6 +15,7 @@ from luce.listener.residents import Residents
 from luce.listener.served import ServedModels
 from luce.listener.startup import (
     load_text_of,
+    report_budgets,
     settle_memory,
     start_model,
     start_models,
@@ -131,6 +132,8 @@ class LoadingOnDemand(_Moving):
         for supervisor in self._supervisors:
             watch_model(self._models[supervisor.handle.name])
         await asyncio.gather(*(load_text_of(self._models, model) for model in self._models))
+        for model in self._models:
+            report_budgets(model)
         self._open()
         for name in self._preload:
             self._coordinator.want(name)

@@ -129,9 +129,7 @@ def _card(model: ServedModel) -> Mapping[str, Any] | None:
 
 
 def _budgets(model: ServedModel) -> dict[str, Any]:
-    budgets = model.text.thinking.budgets if model.text else None
-    if budgets is not None and model.context_length is not None:
-        budgets = budgets.within(model.context_length)
+    budgets = model.budgets
     return {
         "model_card_source": budgets.source if budgets else None,
         "default_max_tokens": budgets.default_max_tokens if budgets else model.config.output_cap,

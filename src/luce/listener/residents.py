@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from luce.errors import (
@@ -15,6 +16,7 @@ from luce.errors import (
     DeviceOutOfMemory,
     InternalError,
     LuceError,
+    ModelFileError,
     ModelUnavailable,
     PlacementError,
     StartupError,
@@ -22,9 +24,11 @@ from luce.errors import (
 )
 from luce.listener.device_watch import DeviceWatch
 from luce.listener.served import ServedModels
+from luce.loaders.file_identity import require_unchanged
 from luce.placement.coordinator import Coordinator
 from luce.placement.residency import Depth, Operation, Outcome
 from luce.protocol.messages import ControlDone, ControlOp, EvictionLevel
+from luce.protocol.paths import path_from_wire
 from luce.routing.router import Router
 from luce.workers.handle import WorkerHandle, WorkerState
 from luce.workers.supervisor import Supervisor
@@ -71,6 +75,7 @@ class Residents:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._asked: set[str] = set()
+        self._checking: set[str] = set()
         self._published = asyncio.Event()
         self._charge_of: ChargeOf | None = None
 
@@ -112,6 +117,12 @@ class Residents:
         if new:
             self._asked.update(new)
             self._keep(self._look(new))
+
+    def check(self, model: str) -> None:
+        """Look at a model's files, in a thread; as `probe`, not twice at a time."""
+        if model not in self._checking:
+            self._checking.add(model)
+            self._keep(self._check(model))
 
     def wake(self, after_s: float) -> None:
         """Look again after so long."""
@@ -233,6 +244,17 @@ class Residents:
         finally:
             self._asked.difference_update(devices)
         self.coordinator.advance()
+
+    async def _check(self, model: str) -> None:
+        spec, problem = self._supervisors[model].spec, ""
+        try:
+            path = Path(path_from_wire(spec.path))
+            await asyncio.to_thread(require_unchanged, path, spec.files)
+        except ModelFileError as error:
+            problem = str(error)
+        finally:
+            self._checking.discard(model)
+        self.coordinator.checked(model, problem)
 
     def _on_change(self, name: str, handle: WorkerHandle) -> None:
         if handle.state in _DOWN:

@@ -13,6 +13,7 @@ from luce.placement.residency import ModelRecord, Residency
 from luce.protocol.messages import Limits
 from luce.routing.policy import ServingState
 from luce.routing.router import Router
+from luce.text.budgets import BudgetEnvelope
 from luce.workers.handle import WorkerHandle, WorkerState
 
 _STATES: dict[WorkerState, ServingState] = {
@@ -98,6 +99,14 @@ class ServedModel:
         """Longest sequence it serves; None until known."""
         limits = self.limits
         return limits.max_seq_tokens if limits is not None else self.config.max_ctx
+
+    @property
+    def budgets(self) -> BudgetEnvelope | None:
+        """As its context allows them, once that is known; None while its text loads."""
+        budgets = self.text.thinking.budgets if self.text is not None else None
+        if budgets is None or self.context_length is None:
+            return budgets
+        return budgets.within(self.context_length)
 
     @property
     def most_tokens(self) -> int | None:

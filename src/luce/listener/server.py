@@ -62,9 +62,10 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
     if config.routing.routing_gateway is not None:
         check_gateway(config.routing.routing_gateway)
     with open_entrance(own_address(config)) as entrance:
-        say(f"luce {__version__} listens on {entrance.url} and loads {_names(config)}")
         machine = machine_for(config.routing, config.models)
         placed = place_models(config, machine)
+        # Not before: what cannot be placed is not loaded either.
+        say(f"luce {__version__} listens on {entrance.url} and loads {_names(config)}")
         config = replace(config, models=tuple(model.config for model in placed))
         placement = Placement(placed, machine)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -106,6 +106,7 @@ async def start_model(models: ServedModels, supervisor: Supervisor) -> None:
     watch_model(model)
     supervisor.start()
     await asyncio.gather(load_text_of(models, model), supervisor.wait_first_load())
+    report_budgets(model)
 
 
 async def load_text_of(models: ServedModels, model: ServedModel) -> None:
@@ -116,7 +117,13 @@ async def load_text_of(models: ServedModels, model: ServedModel) -> None:
     """
     text = await asyncio.to_thread(load_text, model.config)
     models.set_text(model.name, text)
-    budgets = text.thinking.budgets
+
+
+def report_budgets(model: ServedModel) -> None:
+    """Log what requests may think and write; once its context is known, which lowers that."""
+    budgets = model.budgets
+    if budgets is None:
+        return
     log.info(
         "budgets",
         extra={

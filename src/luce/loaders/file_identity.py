@@ -47,5 +47,21 @@ class FileIdentity:
         return hashlib.blake2b(repr(self.files).encode(), digest_size=16).hexdigest()
 
 
+def require_unchanged(path: Path, digest: str) -> None:
+    """Text and plan of a model are of the files there were when the server started.
+
+    Args:
+        path: as for `FileIdentity.of`.
+        digest: of those files; empty: whatever they are.
+
+    Raises:
+        ModelFileError: they are others now, or cannot be looked at.
+    """
+    if digest and FileIdentity.of(path).digest != digest:
+        raise ModelFileError(
+            f"{path}: has changed since the server started; restart the server to load it anew"
+        )
+
+
 def _entry(path: Path, status: os.stat_result) -> tuple[str, int, int]:
     return path.name, status.st_size, status.st_mtime_ns

@@ -21,8 +21,11 @@ from luce.placement.accounts import NoAccounts
 from luce.placement.effects import CoordinatorOptions, ResidencyEffects
 from luce.placement.fleet import Fleet
 from luce.placement.residency import Depth, ModelRecord, Outcome, Residency
-from luce.placement.situation import Look, Refuse, Rule, Traffic, Wait
+from luce.placement.situation import Look, MakeRoom, Refuse, Rule, Traffic, Wait
 from luce.placement.transitions import Transitions
+
+CHECK_HOLDS_S = 1.0
+"""Files that were as planned count as such for so long."""
 
 
 class Coordinator:
@@ -132,6 +135,20 @@ class Coordinator:
             self.fleet.lost(record)
             if record.state is Residency.SLEEPING:
                 record.rest()
+        self.advance()
+
+    def checked(self, model: str, problem: str) -> None:
+        """Whether a model could load from its files, said after `ResidencyEffects.check`.
+
+        Args:
+            model: which.
+            problem: why it could not; empty: it could.
+        """
+        record = self.fleet[model]
+        if not problem:
+            record.checked_s = self._clock_s()
+        elif record.state is Residency.QUEUED and model not in self._transitions:
+            self._transitions.turn_away(record, problem)
         self.advance()
 
     def unload(self, model: str, error: Callable[[], ApiError]) -> None:
@@ -261,9 +278,17 @@ class Coordinator:
                 self._effects.wake(decision.retry_s)
         elif isinstance(decision, Refuse):
             self._refuse(name, decision)
+        elif isinstance(decision, MakeRoom) and self._must_check(record):
+            self._effects.check(name)
         else:
             self._transitions.carry_out(name, decision)
             self._must_advance = True
+
+    def _must_check(self, record: ModelRecord) -> bool:
+        """Nobody gives way for a model whose files are not those that were planned."""
+        if record.name in self._transitions or not record.must_read:
+            return False
+        return record.checked_s is None or self._clock_s() - record.checked_s > CHECK_HOLDS_S
 
     def _refuse(self, name: str, decision: Refuse) -> None:
         self.chronicle.note(name, "refuse", decision.reason)

@@ -22,6 +22,10 @@ class ResidencyEffects(Protocol):
     def probe(self, devices: tuple[str, ...]) -> None:
         """Find out what is free; answered by `Coordinator.advance`."""
 
+    def check(self, model: str) -> None:
+        """Find out whether this model's files still are what was planned; answered by
+        `Coordinator.checked`."""
+
     def wake(self, after_s: float) -> None:
         """Call `Coordinator.advance` after so long."""
 

@@ -102,6 +102,7 @@ class ModelRecord:
         problem: why it failed last; empty after a success.
         num_failures: in a row.
         retry_at_s: end of its cool-down.
+        checked_s: when its files were last seen to be those that were planned; None: never.
         last_problem: like `problem`, and kept.
         ready_since_s: when it became resident.
         last_use_s: when it last had something to do.
@@ -125,6 +126,7 @@ class ModelRecord:
     problem: str = ""
     num_failures: int = 0
     retry_at_s: float = 0.0
+    checked_s: float | None = None
     last_problem: str = ""
     ready_since_s: float = 0.0
     last_use_s: float = 0.0
@@ -148,6 +150,13 @@ class ModelRecord:
             Residency.QUEUED,
             Residency.COOLDOWN,
         )
+
+    @property
+    def must_read(self) -> bool:
+        """It comes in from its files: no memory holds its weights."""
+        if self.kept is None or self.kept.level == "host":
+            return not self.host_bytes
+        return self.kept.level == "cold"
 
     def move(self, state: Residency) -> None:
         """Go to another state.

@@ -130,6 +130,11 @@ class Transitions:
         self.wanted.discard(arrival.target)
         self._cool_down(self._fleet[arrival.target], problem)
 
+    def turn_away(self, record: ModelRecord, problem: str) -> None:
+        """It cannot come in, and nobody has given way yet; not tried again for a while."""
+        self.wanted.discard(record.name)
+        self._cool_down(record, problem)
+
     def _cool_down(self, record: ModelRecord, problem: str) -> None:
         self.chronicle.failed(record.name, problem)
         record.fail(problem, self._clock_s(), self._options.cooldown)

@@ -66,6 +66,8 @@ class Bench:
         self.abandoned: list[Operation] = []
         self.probes: list[tuple[str, ...]] = []
         self.wakes: list[float] = []
+        self.checks: list[str] = []
+        self.changed: dict[str, str] = {}
         self.refused: list[tuple[str, ApiError]] = []
         self.served: list[str] = []
         self.attaches = True
@@ -88,6 +90,10 @@ class Bench:
         self.probes.append(devices)
         self.on_probe(devices)
         self.coordinator.advance()
+
+    def check(self, model: str) -> None:
+        self.checks.append(model)
+        self.coordinator.checked(model, self.changed.get(model, ""))
 
     def wake(self, after_s: float) -> None:
         self.wakes.append(after_s)

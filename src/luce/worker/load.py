@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from luce.engine.options import EngineInfo, EngineOptions
-from luce.errors import ModelFileError
 from luce.kv.host_tier import BlockStore
 from luce.kv.manager import KVManager
 from luce.kv.spec import blocks_for, checkpoint_slots
-from luce.loaders.file_identity import FileIdentity
+from luce.loaders.file_identity import require_unchanged
 from luce.protocol import messages as wire
 from luce.protocol.paths import path_from_wire
 from luce.scheduler.limits import SchedulerLimits
@@ -93,7 +92,7 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
     """
     from luce.engine.engine import Engine
 
-    _check_files(spec)
+    require_unchanged(Path(path_from_wire(spec.path)), spec.files)
     options = EngineOptions(
         path=Path(path_from_wire(spec.path)),
         device=spec.device,
@@ -123,19 +122,6 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
         depth=0 if info.device.startswith("cpu") else 1,
         ready=_ready(info, engine.peak_bytes),
     )
-
-
-def _check_files(spec: wire.LoadSpec) -> None:
-    """Text and plan are of the files there were when the server started.
-
-    Raises:
-        ModelFileError: they are others now.
-    """
-    path = Path(path_from_wire(spec.path))
-    if spec.files and FileIdentity.of(path).digest != spec.files:
-        raise ModelFileError(
-            f"{path}: has changed since the server started; restart the server to load it anew"
-        )
 
 
 def snapshot_bytes(spec: wire.LoadSpec, info: EngineInfo, available: int) -> int:

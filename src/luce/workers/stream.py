@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from luce.errors import LuceError
 from luce.protocol.messages import CancelReason, Retired, SeqDelta
@@ -78,11 +78,6 @@ class WorkerStream:
     def unfollow(self) -> None:
         """Undo `follow`."""
         self._follower = None
-
-    async def __aiter__(self) -> AsyncIterator[list[SeqDelta]]:
-        """Batches of deltas until the end; raises as `next` does."""
-        while batch := await self.next():
-            yield batch
 
     def cancel(self, reason: CancelReason) -> None:
         """Ask the worker to stop, once; what it had sent may still be read."""

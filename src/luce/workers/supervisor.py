@@ -88,6 +88,11 @@ class Supervisor:
         self._attempt: asyncio.Future[None] | None = None
         self.handle.on_change.append(self._note_ready)
 
+    @property
+    def spec(self) -> LoadSpec:
+        """What its worker is told."""
+        return self._spec
+
     def start(self) -> None:
         """Start the worker; returns at once. Needs a running event loop."""
         if self._task is not None:

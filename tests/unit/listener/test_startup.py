@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ import pytest
 from luce.config.model import ModelConfig
 from luce.errors import ModelFileError, StartupError, UsageError
 from luce.listener.served import ServedModel
-from luce.listener.startup import load_text, report_ready
+from luce.listener.startup import load_text, report_budgets, report_ready
 from luce.protocol.messages import Limits, LoadSpec, Ready
 from luce.testing.tiny_models import tiny_llama
+from luce.text.budgets import BudgetOptions, resolve_budgets
+from luce.text.reasoning import EFFORTS
+from luce.text.thinking import Thinking
 from luce.workers.handle import WorkerHandle, WorkerState
 
 
@@ -78,6 +82,21 @@ def test_a_pool_smaller_than_the_context_is_told(
     assert len(warned) == is_limited
     if is_limited:
         assert (vars(warned[0])["max_ctx"], vars(warned[0])["context"]) == (4096, 512)
+
+
+def test_budgets_are_told_as_the_props_have_them(caplog: pytest.LogCaptureFixture) -> None:
+    served = model()
+    thinking = Thinking(resolve_budgets(BudgetOptions(), None, "fake"))
+    served.text = SimpleNamespace(thinking=thinking)
+    come_up(served, ready(4096))
+    with caplog.at_level(logging.INFO):
+        report_budgets(served)
+    (record,) = caplog.records
+    tiers = vars(record)["effort_tiers"]
+    # The pool's 512 tokens are the context; half of them are kept for the reply.
+    assert tiers == dict.fromkeys(EFFORTS, 256)
+    assert served.budgets is not None
+    assert served.budgets.effort_tiers == tiers
 
 
 class TestBudgetsAtTheStart:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from luce.errors import ModelFileError
-from luce.loaders.file_identity import FileIdentity
+from luce.loaders.file_identity import FileIdentity, require_unchanged
 
 
 def test_a_file_that_stays_is_the_same(tmp_path: Path) -> None:
@@ -52,6 +52,17 @@ def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"m\.gguf: there is no such file"):
         FileIdentity.of(tmp_path / "m.gguf")
+
+
+def test_files_must_be_those_of_a_digest(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"one")
+    digest = FileIdentity.of(path).digest
+    require_unchanged(path, digest)
+    path.write_bytes(b"other")
+    with pytest.raises(ModelFileError, match=r"m\.gguf: has changed since the server started"):
+        require_unchanged(path, digest)
+    require_unchanged(path, "")  # Whatever they are.
 
 
 def test_a_digest_tells_them_apart(tmp_path: Path) -> None:

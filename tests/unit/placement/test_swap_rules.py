@@ -54,6 +54,48 @@ def test_a11_the_second_failure_is_the_last() -> None:
     assert not bench.coordinator.arriving
 
 
+CHANGED = "b.gguf: has changed"
+
+
+def test_nobody_gives_way_for_a_model_whose_files_have_changed() -> None:
+    bench = taking_turns(ONE, ("a",))
+    bench.changed["b"] = CHANGED
+    bench.ask("b")
+    assert bench.states() == {"a": "ready", "b": "cooldown"}
+    assert [(name, error.message) for name, error in bench.refused] == [("b", CHANGED)]
+    assert (bench.operations, bench.checks) == ([], ["b"])
+    assert not bench.coordinator.arriving
+    bench.passes(31.0)
+    bench.ask("b")  # Tried again after its pause, and still nobody moves.
+    assert bench.states() == {"a": "ready", "b": "cooldown"}
+    assert (bench.operations, len(bench.refused)) == ([], 2)
+    bench.changed.clear()
+    bench.passes(31.0)
+    bench.ask("b")
+    assert bench.under_way() == [("a", "cold")]
+
+
+def test_files_are_not_looked_at_for_weights_that_some_memory_holds() -> None:
+    turns = TurnOptions(host_bytes=100, linger_s=0.0)
+    bench = taking_turns(ONE, ("a",), turns)
+    bench.ask("b")
+    assert bench.finish("a", host_bytes=10).depth == "host"
+    bench.finish("b", weight_bytes=10)
+    bench.end("b")
+    assert bench.checks == ["b"]
+    bench.changed["a"] = CHANGED
+    bench.ask("a")
+    assert bench.under_way() == [("b", "host")]
+    assert bench.checks == ["b"]
+
+
+def test_an_answer_about_files_that_nobody_waits_for_any_more_means_nothing() -> None:
+    bench = taking_turns(ONE, ("a",))
+    bench.coordinator.checked("b", CHANGED)
+    assert bench.states() == {"a": "ready", "b": "sleeping"}
+    assert bench.refused == []
+
+
 def test_a15_conflicts_on_two_devices_go_before_the_load() -> None:
     bench = taking_turns({"a": ("g0",), "b": ("g1",), "c": ("g0", "g1")}, ("a", "b"))
     bench.run("b")

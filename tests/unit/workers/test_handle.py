@@ -25,6 +25,7 @@ from luce.protocol.sampling import SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
+from luce.testing.stream_reader import batches
 from luce.workers.handle import WorkerHandle, WorkerRefusal, WorkerState
 from luce.workers.stream import WorkerStream
 
@@ -62,7 +63,7 @@ async def submit(handle: WorkerHandle, request_id: str = "r1", prompt=PROMPT) ->
 async def read(stream: WorkerStream) -> tuple[list[int], list[str]]:
     tokens: list[int] = []
     finishes: list[str] = []
-    async for batch in stream:
+    async for batch in batches(stream):
         for delta in batch:
             tokens += delta.token_ids
             finishes += [delta.finish] if delta.finish else []
@@ -210,7 +211,7 @@ async def test_a_failing_request_gets_its_tokens_then_its_error_each_time():
         stream = await submit(handle)
         tokens: list[int] = []
         with pytest.raises(DeviceOutOfMemory):
-            async for batch in stream:
+            async for batch in batches(stream):
                 tokens += [token for delta in batch for token in delta.token_ids]
         assert tokens == PROMPT
         with pytest.raises(DeviceOutOfMemory):

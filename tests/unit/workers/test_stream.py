@@ -8,6 +8,7 @@ import pytest
 from luce.errors import DeviceOutOfMemory, WorkerLost
 from luce.protocol.messages import Retired, SeqDelta, Usage, WorkerTimings
 from luce.protocol.sampling import TokenLogprobs
+from luce.testing.stream_reader import batches
 from luce.workers import stream as stream_module
 from luce.workers.stream import WorkerStream
 
@@ -53,7 +54,7 @@ async def test_nothing_follows_the_final_delta(stream):
     stream.retire(retired("length"))
     assert await stream.next() == [SeqDelta("r", [1], "length")]
     assert await stream.next() == []
-    assert [batch async for batch in stream] == []
+    assert [batch async for batch in batches(stream)] == []
 
 
 async def test_a_retirement_without_a_final_delta_ends_the_stream(stream):

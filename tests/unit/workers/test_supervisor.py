@@ -17,6 +17,7 @@ from luce.protocol.messages import LoadSpec
 from luce.protocol.sampling import SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.testing.clock import FakeClock
+from luce.testing.stream_reader import batches
 from luce.workers.handle import WorkerState
 from luce.workers.spawn import ProcessLauncher
 from luce.workers.supervisor import Backoff, Supervisor
@@ -78,7 +79,9 @@ async def test_start_load_serve_stop_leaves_no_process():
         pid = supervisor.handle.pid
         assert is_alive(pid)
         stream = await submit(supervisor)
-        assert [t for batch in [b async for b in stream] for d in batch for t in d.token_ids] == [
+        assert [
+            t for batch in [b async for b in batches(stream)] for d in batch for t in d.token_ids
+        ] == [
             65,
             66,
             67,
@@ -98,7 +101,7 @@ async def test_a_killed_worker_comes_back_after_the_pause_and_not_before():
     stream = await submit(supervisor)
     os.kill(first_pid, signal.SIGKILL)
     with pytest.raises(WorkerLost):
-        async for _ in stream:
+        async for _ in batches(stream):
             pass
     assert supervisor.handle.state is WorkerState.LOST
     await until(lambda: supervisor.pause_s == 1)
@@ -167,14 +170,14 @@ async def test_a_reload_that_fails_is_tried_again(tmp_path: Path):
     await asyncio.wait_for(supervisor.wait_first_load(), 60)
     stream = await submit(supervisor)
     with pytest.raises(WorkerLost):
-        async for _ in stream:
+        async for _ in batches(stream):
             pass
     assert marker.exists()
     await until(lambda: supervisor.pause_s == 2)
     await clock.wait_for_sleepers(1)
     await clock.advance(2)
     await until(lambda: supervisor.handle.state is WorkerState.READY)
-    assert [d async for d in await submit(supervisor, "r2")]
+    assert [d async for d in batches(await submit(supervisor, "r2"))]
     await supervisor.stop(5)
 
 
@@ -183,8 +186,8 @@ async def test_stop_lets_running_requests_end_within_the_grace():
         await asyncio.wait_for(supervisor.wait_first_load(), 60)
         stream = await submit(supervisor)
         stopping = asyncio.create_task(supervisor.stop(10))
-        batches = [batch async for batch in stream]
-        assert batches[-1][-1].finish == "stop"
+        read = [batch async for batch in batches(stream)]
+        assert read[-1][-1].finish == "stop"
         await asyncio.wait_for(stopping, 60)
 
 
@@ -194,7 +197,7 @@ async def test_stop_cuts_what_outlives_the_grace():
         stream = await submit(supervisor)
         stopping = asyncio.create_task(supervisor.stop(0.05))
         with pytest.raises(ShuttingDown):
-            async for _ in stream:
+            async for _ in batches(stream):
                 pass
         await asyncio.wait_for(stopping, 60)
 

@@ -14,6 +14,7 @@ from luce.protocol.sampling import GrammarSpec, SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
+from luce.testing.stream_reader import batches
 from luce.text.vocabulary import TokenVocabulary
 from luce.workers.handle import WorkerHandle, WorkerRefusal, WorkerState
 
@@ -61,7 +62,7 @@ def kinds(worker: FakeWorker) -> list[str]:
 
 async def submit(handle: WorkerHandle, name: str, sampling: SamplingParams) -> None:
     stream = await handle.submit(name, PROMPT, sampling)
-    async for _ in stream:
+    async for _ in batches(stream):
         pass
 
 
