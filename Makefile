@@ -66,7 +66,7 @@ lint: $(VENV)/.dev ## format and lint
 
 types: $(VENV)/.dev ## mypy, strict
 	$(BIN)/mypy
-	$(BIN)/mypy tools
+	$(BIN)/mypy tools bench
 
 imports: $(VENV)/.dev ## who may import whom
 	$(BIN)/lint-imports

@@ -94,8 +94,14 @@ def tensors(batch: int, context: int, queries: int) -> AttentionTensors:
     tables = torch.nn.functional.pad(tables, (0, width - tables.shape[1]))
     lens = torch.full((batch,), context)
     starts = torch.arange(batch + 1) * queries
-    moved = [each.int().cuda() for each in (tables, torch.arange(batch), lens, starts)]
-    return AttentionTensors(*moved, num_decode=batch if queries == 1 else 0, max_queries=queries)
+    return AttentionTensors(
+        tables.int().cuda(),
+        torch.arange(batch).int().cuda(),
+        lens.int().cuda(),
+        starts.int().cuda(),
+        num_decode=batch if queries == 1 else 0,
+        max_queries=queries,
+    )
 
 
 def decode(copy: float) -> None:
@@ -119,9 +125,9 @@ def decode(copy: float) -> None:
             (256, 128, 4, 1),
             (256, 128, 4, 2),
         ):
-            module.CHUNK_TOKENS, module._TILE, module._WARPS, module._STAGES = (
+            module.CHUNK_TOKENS, module._TILE_ELEMENTS, module._WARPS, module._STAGES = (
                 chunk,
-                tile,
+                tile * 128,
                 warps,
                 stages,
             )

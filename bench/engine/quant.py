@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,7 +55,11 @@ class Case:
     tilings: QuantTilings
 
 
-def timed_graph(calls: list[Callable[[], object]], replays: int = 5) -> float:
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def timed_graph(calls: Sequence[Callable[[], object]], replays: int = 5) -> float:
     """Median seconds of one call when all are replayed as one graph."""
     calls[0]()
     torch.cuda.synchronize()
@@ -64,9 +68,9 @@ def timed_graph(calls: list[Callable[[], object]], replays: int = 5) -> float:
         for call in calls:
             call()
     graph.replay()
-    times = []
+    times: list[float] = []
     for _ in range(replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = _event(), _event()
         begin.record()
         graph.replay()
         end.record()
@@ -80,7 +84,7 @@ def copy_bandwidth() -> float:
     target = torch.empty_like(source)
     fastest = 0.0
     for _ in range(5):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = _event(), _event()
         begin.record()
         for _ in range(3):
             target.copy_(source)
@@ -102,7 +106,7 @@ def copied(planes: QuantPlanes) -> QuantPlanes:
         for field in dataclasses.fields(planes)
         if isinstance(value := getattr(planes, field.name), torch.Tensor)
     }
-    return dataclasses.replace(planes, **tensors)
+    return dataclasses.replace(planes, **tensors)  # type: ignore[arg-type]
 
 
 class Weights:
@@ -142,11 +146,12 @@ def error(planes: QuantPlanes, linear: TritonQuantLinear, x: torch.Tensor) -> fl
     return float((found - expected).norm() / expected.norm())
 
 
-def run_case(case: Case, weights: Weights, shapes: dict[str, tuple[int, int]]) -> dict[str, object]:
+def run_case(
+    case: Case, weights: Weights, shapes: dict[str, tuple[int, int]]
+) -> tuple[dict[str, float], float]:
     """Seconds of each shape and the largest error."""
     seconds: dict[str, float] = {}
     worst = 0.0
-    nbytes = 0
     for name, (_, columns) in shapes.items():
         planes = weights.of(case.type, name)
         x = torch.randn(case.tokens, columns, device="cuda", dtype=torch.bfloat16)
@@ -154,8 +159,7 @@ def run_case(case: Case, weights: Weights, shapes: dict[str, tuple[int, int]]) -
         worst = max(worst, error(planes[0], linears[0], x))
         calls = [lambda linear=linear, x=x: linear(x) for linear in linears]
         seconds[name] = timed_graph(calls)
-        nbytes += planes[0].nbytes
-    return {"seconds": seconds, "error": worst, "nbytes": nbytes}
+    return seconds, worst
 
 
 def vector_sweep() -> Iterator[tuple[str, QuantTilings]]:
@@ -241,11 +245,10 @@ def main() -> None:
             weights.forget()
             last = case.type
         try:
-            result = run_case(case, weights, shapes)
+            seconds, worst = run_case(case, weights, shapes)
         except Exception as problem:
             print(case.type, case.tokens, case.label, type(problem).__name__, str(problem)[:100])
             continue
-        seconds = result["seconds"]
         floors = {n: weights.of(case.type, n)[0].nbytes / bandwidth for n in shapes}
         shares = [floors[n] / seconds[n] for n in shapes]
         whole = sum(floors.values()) / sum(seconds.values())
@@ -254,7 +257,7 @@ def main() -> None:
             *(f"{seconds[n] * 1e6:.1f}" for n in shapes),
             "|",
             *(f"{100 * share:.0f}" for share in shares),
-            f"{100 * whole:.0f} | {result['error']:.1e}",
+            f"{100 * whole:.0f} | {worst:.1e}",
             flush=True,
         )
 

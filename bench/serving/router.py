@@ -41,6 +41,7 @@ from luce.protocol.sampling import SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.testing.fake_script import FakeScript
 from luce.testing.scripted_launcher import ScriptedLauncher
+from luce.testing.stream_reader import batches
 from luce.text.bundle import TextBundle
 from luce.text.call import ChatMessage, GenerationCall
 from luce.workers.handle import WorkerHandle
@@ -254,7 +255,7 @@ async def direct(handle: WorkerHandle, text: TextBundle, prompt: list[dict[str, 
     sampling = SamplingParams(max_tokens=REAL_TOKENS)
     result = Stream(time.monotonic())
     stream = await handle.submit(str(time.perf_counter_ns()), prepared.prompt_bytes, sampling)
-    async for batch in stream:
+    async for batch in batches(stream):
         result.token_times += [time.monotonic()] * sum(len(delta.token_ids) for delta in batch)
     await stream.retired
     return result

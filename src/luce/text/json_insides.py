@@ -140,7 +140,12 @@ def _apart(thing: Sequence[str | Insides], quantifier: str, plain_times: str = "
     return Apart(tuple(lexemes), f"(({expression}){quantifier})", tuple(singles))
 
 
-def can_go_on_escaped(body: str, imports: str = "") -> bool:
+def may_hold_escape(body: str) -> bool:
+    """Whether a terminal's body, rewritten, has escapes in it; of others that is certain."""
+    return "\\\\" in body.replace(_PLAIN, "")
+
+
+def can_go_on_escaped(body: str, imports: str = "", *, behind: str = "") -> bool:
     """Whether a terminal that has matched a text may match more of it from a backslash on.
 
     A lexer never goes back: what comes behind the terminal could not begin with an escape then.
@@ -148,10 +153,11 @@ def can_go_on_escaped(body: str, imports: str = "") -> bool:
     Args:
         body: of a terminal, rewritten.
         imports: directives for what it takes from Lark.
+        behind: body of another one that has matched the text, instead of the same.
     """
-    if "\\\\" not in body.replace(_PLAIN, ""):
+    if not may_hold_escape(body):
         return False
-    some = f"{body}\nSOME: N & /(?s:.+)/"
+    some = f"{body}\nM: {behind or body}\nSOME: M & /(?s:.+)/"
     source = f"start: X\nN: {some}\nX: N & Y\nY: SOME /\\\\(?s:.*)/\n{imports}"
     return compile_fault(source) != NOTHING_VALID
 
@@ -165,6 +171,34 @@ def can_go_on_behind(single: str, body: str, imports: str = "") -> bool:
         imports: as above.
     """
     source = f"start: X\nN: {body}\nX: N & Y\nY: ({single}) /(?s:.+)/\n{imports}"
+    return compile_fault(source) != NOTHING_VALID
+
+
+def begin_alike(one: str, other: str, imports: str = "") -> bool:
+    """Whether a text of a terminal begins one of another, or is the same.
+
+    Args:
+        one: body of the terminal.
+        other: the other's.
+        imports: as above.
+    """
+    bodies = f"M: {one}\nN: {other}\n{imports}"
+    return any(
+        compile_fault(f"start: X\nX: {longer} & Y\nY: {shorter} /(?s:.*)/\n{bodies}")
+        != NOTHING_VALID
+        for longer, shorter in (("M", "N"), ("N", "M"))
+    )
+
+
+def have_common(one: str, other: str, imports: str = "") -> bool:
+    """Whether two terminals match the same text.
+
+    Args:
+        one: its body.
+        other: the other's.
+        imports: as above.
+    """
+    source = f"start: X\nM: {one}\nN: {other}\nX: M & N\n{imports}"
     return compile_fault(source) != NOTHING_VALID
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from luce.text.json_insides import (
     Apart,
+    begin_alike,
     can_go_on_behind,
     can_go_on_escaped,
+    have_common,
+    may_hold_escape,
     pattern_insides,
     repeated,
     slashed,
@@ -22,6 +25,7 @@ from luce.text.json_insides import (
     text_insides,
 )
 from luce.text.lark import escaped
+from luce.text.lark_rows import Place, Rows, UnreadRules
 from luce.text.schema_error import SchemaError
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
@@ -62,6 +66,8 @@ MAX_TERMINALS = 200
 MAX_EXPANDED = 50_000
 """Characters of a terminal with those that it is made of."""
 _IGNORED = "the_ignored"
+_UNREADABLE = "%"
+"""Instead of a rule's body that does not say all of it."""
 _LOST = "ends in something that JSON escapes, so that what follows it cannot be told apart"
 
 
@@ -96,6 +102,9 @@ def in_json(source: str) -> str:
         if not rules.are_ambiguous():
             return "".join([*lines, *written])
     raise SchemaError((), f"a terminal or text that begins another one {_LOST}")
+
+
+_Writer = Callable[[re.Match[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +218,7 @@ class _Rules:
         self._skips = False
         self._lexemes: dict[str, None] = {}
         self._singles: dict[str, None] = {}
+        self._written: dict[str, str] = {}
 
     def write(self, statements: Sequence[_Statement]) -> Iterator[str]:
         """Rules and directives, rewritten."""
@@ -216,10 +226,11 @@ class _Rules:
         self._skips = bool(ignored)
         for statement in statements:
             if not statement.head["ignore"]:
+                self._note(statement)
                 yield statement.head[0] + _TOKEN.sub(self._in_rule, statement.body)
         if ignored:
-            bodies = (_TOKEN.sub(self._lexeme, statement.body).strip() for statement in ignored)
-            yield f"{_IGNORED}: ({' | '.join(bodies)})*\n"
+            self._written[_IGNORED] = self._any_of(ignored, self._marked)
+            yield f"{_IGNORED}: {self._any_of(ignored, self._lexeme)}\n"
 
     def are_ambiguous(self) -> bool:
         """Whether a lexeme may go on where another one has ended, as it could not outside JSON.
@@ -227,28 +238,89 @@ class _Rules:
         Raises:
             SchemaError: they are too large to tell.
         """
-        together = " | ".join(self._lexemes)
-        if len(together) > MAX_EXPANDED:
+        together = list(self._lexemes)
+        if len(" | ".join(together)) > MAX_EXPANDED:
             raise SchemaError((), "the terminals are too large together")
+        if not self._take_from(together, together, list(self._singles)):
+            return False
+        # Not all of them are looked for at the same place.
+        try:
+            rows = Rows(self._written, self._terminals.names, self._have_common)
+            groups = rows.groups()
+        except UnreadRules:
+            return True
+        size = sum(len(self._body(place.lexeme)) for _, beside, _ in groups for place in beside)
+        return size > MAX_EXPANDED or any(self._is_lost(rows, *group) for group in groups)
+
+    def _is_lost(
+        self, rows: Rows, places: list[Place], beside: list[Place], early: list[Place]
+    ) -> bool:
+        """Whether places and those that are open beside them may take each other's text."""
+        ended = [
+            place
+            for place in places
+            if any(may_hold_escape(self._body(each.lexeme)) for each in rows.of(place.following))
+        ]
+        singles = [place for place in places if self._body(place.lexeme) in self._singles]
+        taken, takers, near = map(self._bodies, (places, early, beside))
         imports = "".join(self._terminals.imports)
-        singles = " | ".join(self._singles)
-        return can_go_on_escaped(together, imports) or bool(
-            singles and can_go_on_behind(singles, together, imports)
+        return self._take_from(near, self._bodies(ended), self._bodies(singles)) or bool(
+            early and begin_alike(" | ".join(taken), " | ".join(takers), imports)
         )
 
+    def _bodies(self, places: Sequence[Place]) -> list[str]:
+        return list(dict.fromkeys(self._body(place.lexeme) for place in places))
+
+    def _any_of(self, ignored: Sequence[_Statement], lexeme: _Writer) -> str:
+        bodies = (_TOKEN.sub(lexeme, statement.body).strip() for statement in ignored)
+        return f"({' | '.join(bodies)})*"
+
+    def _note(self, statement: _Statement) -> None:
+        """Keep a rule's body; one with options or a second definition is not to be read."""
+        if statement.name:
+            is_plain = "[" not in statement.head[0] and statement.name not in self._written
+            body = _TOKEN.sub(self._in_marked_rule, statement.body) if is_plain else _UNREADABLE
+            self._written[statement.name] = body
+
+    def _take_from(self, open_at_once: list[str], ended: list[str], singles: list[str]) -> bool:
+        """Whether one of several lexemes may take what comes behind the end of another one."""
+        imports = "".join(self._terminals.imports)
+        together, ends, pieces = map(" | ".join, (open_at_once, ended, singles))
+        return bool(ends and can_go_on_escaped(together, imports, behind=ends)) or bool(
+            pieces and can_go_on_behind(pieces, together, imports)
+        )
+
+    def _body(self, lexeme: str) -> str:
+        is_ours = lexeme in self._terminals.bodies
+        return f"({self._terminals.expanded(lexeme)})" if is_ours else lexeme
+
+    def _have_common(self, one: str, other: str) -> bool:
+        imports = "".join(self._terminals.imports)
+        return have_common(self._body(one), self._body(other), imports)
+
     def _in_rule(self, token: re.Match[str]) -> str:
+        return self._placed(token, self._lexeme)
+
+    def _in_marked_rule(self, token: re.Match[str]) -> str:
+        return self._placed(token, self._marked)
+
+    def _placed(self, token: re.Match[str], lexeme: _Writer) -> str:
         name = token["name"]
         if token["comment"] or (name and name not in self._terminals.names):
             return token[0]
-        lexeme = self._lexeme(token)
-        return f"({lexeme} {_IGNORED})" if self._skips else lexeme
+        return f"({lexeme(token)} {_IGNORED})" if self._skips else lexeme(token)
+
+    def _marked(self, token: re.Match[str]) -> str:
+        """A lexeme; one of several pieces is between the marks that `Rows` reads."""
+        written = self._lexeme(token)
+        return f"<{written}>" if written.startswith("(") else written
 
     def _lexeme(self, token: re.Match[str]) -> str:
         if token["comment"]:
             return ""
         name, terminals = token["name"], self._terminals
         written = _rewritten(token)
-        body = f"({terminals.expanded(name)})" if name in terminals.bodies else written
+        body = self._body(written)
         is_lost = name in terminals.lost or bool(token["regex"] and can_go_on_escaped(written))
         if is_lost or self._is_apart:
             apart = terminals.apart.get(name) if name else _apart(token)

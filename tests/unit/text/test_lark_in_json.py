@@ -103,6 +103,13 @@ def check(grammar: str, text: str) -> bool:
         ('start: A B | C\nA: "x"\nB: "\\n" // no "\nC: "x\\t"\n', ["x\n", "x\t"], ["x\\"]),
         ('start: /[^x]*/ | "\\"ax"', ['"ab', '"ax', '"a'], ["ax"]),
         ("start: A+ B | B\nA: /[b-z]{2}/\nB: /\\n?/ // x: /y/\n", ["bc\n", "\n"], ["b\n"]),
+        # Those that are never looked for at the same place take nothing of each other.
+        (
+            'start: "<p>\\n" l+ e?\nl: ("+" | "</p>") /[^\\n]{0,5}/ LF\ne: "\\\\" /["<>\\n]/ "}"\n'
+            "%import common.LF\n",
+            ["<p>\n+</p>\n", '<p>\n+a"\n</p>\\\n', "<p>\n+\n\\\n}"],
+            ["<p>\n+aaaaaa\n", "<p>\n", "<p>\n+a\n\\\\}"],
+        ),
         # Nothing is ignored inside a terminal.
         ("start: A A?\nA: /[^z]{2}/\n%ignore /z/", ["a\n", "a\nzzb\n"], ["az\n", "a\nbz\n"]),
         ('start: "a" NEWLINE "b"\n%import common.NEWLINE\n%ignore " "', ["a \n b"], ["a\n \nb"]),
@@ -162,6 +169,18 @@ def test_expressions_match_the_same(pattern: str, text: str) -> None:
         ),
         ('start: (W | S | "\\n")+\nW: /[a-z]+/\nS: /[a-z]+"/\n', "begins another one"),
         ('start: /[^x\\n]{1,3}/ | "ab;"', "begins another one"),
+        # What was one lexeme would end early, and let in what it takes all of outside.
+        (
+            'start: s | /[^b]*/ ("b\\"" | "b") /b?/\ns: "a\\n" "ab" /["\\n]/\n'
+            'r: "\\n" /[^\\n]{0,3}/ "a"\n',
+            "begins another one",
+        ),
+        ('start: "ab" /[^b]*/ "a\\n" | r\nr: /[a"]{2}/ "\\n"\n', "begins another one"),
+        # Rules that have options are not looked into.
+        (
+            'start: l+\nl: ("+" | "</p>") r LF\nr[capture]: /[^\\n]{0,5}/\nLF: /\\n/\n',
+            "begins another one",
+        ),
         ("start: L LF\nL: /a[^\\n]*/\nLF: /\\n/", "L ends in something that JSON escapes"),
     ],
 )

@@ -2,8 +2,8 @@
  *
  * Every thread walks through the operations by itself: it takes chunks of one until none is left,
  * waits until all are done, and goes on. Nobody hands work out, so a thread that the system has
- * put aside delays the others by the chunk it holds and no more. One that comes late finds the
- * work done and catches up.
+ * put aside delays the others by the chunk it holds and no more: they spin for some microseconds and
+ * then sleep. One that comes late finds the work done and catches up.
  *
  * Counters carry the number of the run, and count down: one that comes very late takes nothing of a
  * later run, nor more of its own than there was. Whatever else the pool holds may be another run's
@@ -14,7 +14,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +35,7 @@ static struct {
     int32_t workers; /* threads that were started */
     _Atomic uint32_t run; /* number of the run; futex that idle threads wait on */
     _Atomic int32_t sleepers;
+    _Atomic int32_t parked; /* threads that sleep until an operation is done */
     _Atomic int32_t num_ops; /* of the latest run: one that comes late may see it */
     const luce_kernels *kernels;
     luce_step step;
@@ -65,6 +65,29 @@ static int take(phase_state *phase, uint32_t run, int32_t *chunk) {
     }
 }
 
+/* The half of `undone` that counts. */
+static uint32_t *count_word(phase_state *phase) {
+    return (uint32_t *)&phase->undone + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+/* Sleep until an operation is done, unless something was done since `undone` was read. Whoever
+ * holds the last chunk was put aside by the system, which gives it this core once that is idle;
+ * a thread that merely yields looks busy, and keeps it.
+ */
+static void park(phase_state *phase, uint64_t undone) {
+    atomic_fetch_add(&pool.parked, 1);
+    syscall(SYS_futex, count_word(phase), FUTEX_WAIT_PRIVATE, (uint32_t)undone, NULL, NULL, 0);
+    atomic_fetch_sub(&pool.parked, 1);
+}
+
+/* One chunk less to do; the last wakes who sleeps. */
+static void finish(phase_state *phase) {
+    uint64_t before = atomic_fetch_sub(&phase->undone, 1);
+    if ((uint32_t)before == 1 && atomic_load(&pool.parked) > 0) {
+        syscall(SYS_futex, count_word(phase), FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
 /* Whether the operation is finished; 0 also when the whole run is. */
 static int wait_until_done(phase_state *phase, uint32_t run) {
     for (int spins = 0;; spins++) {
@@ -72,7 +95,7 @@ static int wait_until_done(phase_state *phase, uint32_t run) {
         if (undone >> 32 != run) return 0;
         if ((uint32_t)undone == 0) return 1;
         if (spins < SPINS_IN_RUN) relax();
-        else sched_yield();
+        else park(phase, undone);
     }
 }
 
@@ -83,7 +106,7 @@ static void walk(uint32_t run) {
         int32_t chunk;
         while (take(phase, run, &chunk)) {
             pool.kernels->run(&pool.ops[index], &pool.step, chunk, phase->chunks);
-            atomic_fetch_sub_explicit(&phase->undone, 1, memory_order_release);
+            finish(phase);
         }
         if (!wait_until_done(phase, run)) return;
     }
