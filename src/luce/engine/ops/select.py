@@ -234,7 +234,7 @@ def _linear_candidates(request: OpRequest) -> list[Candidate[LinearPacker]]:
 
 
 def _quantised_candidates(request: OpRequest) -> list[Candidate[QuantOps | None]]:
-    plain = QuantOps(ref_quant.ReferenceQuantLinear, ref_quant.lookup)
+    plain = QuantOps(ref_quant.linear, ref_quant.lookup)
     on_gpu = _on_gpu(request, _triton_quantised)
     if on_gpu and on_gpu[0].refusal(request) is None:
         reason = _cuda_refusal(request)
@@ -248,7 +248,7 @@ def _quantised_candidates(request: OpRequest) -> list[Candidate[QuantOps | None]
 
 
 def _fp8_candidates(request: OpRequest) -> list[Candidate[Fp8Ops | None]]:
-    plain = Fp8Ops(ref_fp8.ReferenceFp8Linear, ref_fp8.lookup, ref_fp8.pack_experts)
+    plain = Fp8Ops(ref_fp8.linear, ref_fp8.lookup, ref_fp8.pack_experts)
     return [
         *_on_gpu(request, _triton_fp8),
         Candidate("ref", plain, _if_cpu),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from luce.engine.fp8_weights import Fp8Matrix, StoredPart
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import ExpertMlp
 from luce.engine.ops.pointwise import SiluAndMul
+from luce.engine.ops.ref.decoded_linear import DecodedLinear
 from luce.engine.ops.ref.moe import LoopedExperts
 from luce.loaders.fp8_names import BLOCK
 
@@ -32,36 +34,9 @@ def lookup(table: Fp8Matrix, row_ids: torch.Tensor, dtype: torch.dtype) -> torch
     return decode_rows(table, row_ids.long()).to(dtype)
 
 
-class ReferenceFp8Linear:
-    """Decodes the matrices for every product."""
-
-    def __init__(self, parts: list[StoredPart], bias: torch.Tensor | None) -> None:
-        self._parts = parts
-        self._bias = bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] → [T, N]."""
-        return self._product(x).to(x.dtype)
-
-    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """residual + y."""
-        return (residual.float() + self._product(x)).to(residual.dtype)
-
-    def holds(self, weight: torch.Tensor) -> bool:
-        """Never: the numbers are no plain matrix."""
-        del weight
-        return False
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of matrices and bias."""
-        bias_bytes = self._bias.nbytes if self._bias is not None else 0
-        return sum(part.nbytes for part in self._parts) + bias_bytes
-
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        y = torch.cat([wide @ decode(part).T for part in self._parts], dim=1)
-        return y if self._bias is None else y + self._bias.float()
+def linear(parts: list[StoredPart], bias: torch.Tensor | None) -> Linear:
+    """`ops.fp8_matmul.Fp8Packer`: decodes the matrices for every product."""
+    return DecodedLinear(parts, bias, decode)
 
 
 def pack_experts(
@@ -69,11 +44,11 @@ def pack_experts(
 ) -> ExpertMlp:
     """`ops.fp8_matmul.Fp8ExpertPacker`: a product for each expert."""
 
-    def each(matrix: Fp8Matrix) -> tuple[ReferenceFp8Linear, ...]:
+    def each(matrix: Fp8Matrix) -> tuple[Linear, ...]:
         rows = matrix.rows // num_experts
         lines = len(matrix.scales) // num_experts
         return tuple(
-            ReferenceFp8Linear(
+            linear(
                 [
                     Fp8Matrix(
                         matrix.codes[index * rows : (index + 1) * rows],

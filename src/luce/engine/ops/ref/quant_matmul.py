@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.quant_matmul import check_parts
+from luce.engine.ops.ref.decoded_linear import DecodedLinear
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import GROUP, CodePlane, ScaleKind
 
@@ -110,34 +112,7 @@ def lookup(planes: QuantPlanes, row_ids: torch.Tensor, dtype: torch.dtype) -> to
     return decode(planes.gathered(row_ids.long())).to(dtype)
 
 
-class ReferenceQuantLinear:
-    """Decodes the planes for every product."""
-
-    def __init__(self, parts: list[QuantPlanes], bias: torch.Tensor | None) -> None:
-        check_parts(parts, bias)
-        self._parts = parts
-        self._bias = bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] → [T, N]."""
-        return self._product(x).to(x.dtype)
-
-    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """residual + y."""
-        return (residual.float() + self._product(x)).to(residual.dtype)
-
-    def holds(self, weight: torch.Tensor) -> bool:
-        """Never: planes are no plain matrix."""
-        del weight
-        return False
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of planes and bias."""
-        bias_bytes = self._bias.nbytes if self._bias is not None else 0
-        return sum(part.nbytes for part in self._parts) + bias_bytes
-
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        y = torch.cat([wide @ decode(part).T for part in self._parts], dim=1)
-        return y if self._bias is None else y + self._bias.float()
+def linear(parts: list[QuantPlanes], bias: torch.Tensor | None) -> Linear:
+    """`ops.quant_matmul.QuantPacker`: decodes the planes for every product."""
+    check_parts(parts, bias)
+    return DecodedLinear(parts, bias, decode)

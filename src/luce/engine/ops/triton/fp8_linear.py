@@ -8,6 +8,7 @@ import torch
 import triton
 
 from luce.engine.fp8_weights import Fp8Matrix, StoredPart
+from luce.engine.ops.stored_linear import StoredLinear
 from luce.engine.ops.triton.fp8_tile import dequantise_fp8, fp8_tile_product
 from luce.engine.ops.triton.fp8_vector import BLOCK_SCALES, NO_SCALES, ROW_SCALES, fp8_vector
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two
@@ -133,7 +134,7 @@ class _Target:
         return bias, self.out if self.residual is None else self.residual
 
 
-class TritonFp8Linear:
+class TritonFp8Linear(StoredLinear):
     """A `Linear` of FP8 and plain matrices on a GPU, or in Triton's interpreter.
 
     Args:
@@ -148,6 +149,7 @@ class TritonFp8Linear:
         bias: torch.Tensor | None,
         tilings: Fp8Tilings = DEFAULT_TILINGS,
     ) -> None:
+        super().__init__(parts, bias)
         self._parts = parts
         self._facts = [MatrixFacts.of(part) for part in parts]
         self._bias = bias
@@ -162,17 +164,6 @@ class TritonFp8Linear:
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place; rounded once, after the sum."""
         return self._run(x, residual, residual)
-
-    def holds(self, weight: torch.Tensor) -> bool:
-        """Never: the numbers are no plain matrix."""
-        del weight
-        return False
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of matrices and bias."""
-        bias_bytes = self._bias.nbytes if self._bias is not None else 0
-        return sum(part.nbytes for part in self._parts) + bias_bytes
 
     def _run(self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         assert x.stride(1) == 1, "columns of x must lie closely"

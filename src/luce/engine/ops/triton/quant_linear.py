@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from luce.engine.ops.quant_matmul import check_parts
+from luce.engine.ops.stored_linear import StoredLinear
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, power_of_two
 from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
 from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
@@ -131,7 +132,7 @@ class MmaProduct(Protocol):
         """out = x W^T (+ bias) (+ residual)."""
 
 
-class TritonQuantLinear:
+class TritonQuantLinear(StoredLinear):
     """A `Linear` of quantised matrices on a GPU, or in Triton's interpreter.
 
     Args:
@@ -148,6 +149,7 @@ class TritonQuantLinear:
         tilings: QuantTilings = DEFAULT_TILINGS,
         mma: MmaProduct | None = None,
     ) -> None:
+        super().__init__(parts, bias)
         self._rows, self._columns = check_parts(parts, bias)
         self._mma = mma
         self._bias = bias
@@ -169,17 +171,6 @@ class TritonQuantLinear:
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place."""
         return self._run(x, residual, residual)
-
-    def holds(self, weight: torch.Tensor) -> bool:
-        """Never: planes are no plain matrix."""
-        del weight
-        return False
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of planes and bias."""
-        bias_bytes = self._bias.nbytes if self._bias is not None else 0
-        return sum(part.planes.nbytes for part in self._parts) + bias_bytes
 
     def _run(self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         assert x.stride(1) == 1, "columns of x must lie closely"
