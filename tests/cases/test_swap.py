@@ -16,7 +16,7 @@ from server_process import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
-NUM_RACES = 20
+NUM_RACES = 50
 NUM_SWAPS = 20
 SLACK_BYTES = 8 * 2**20
 

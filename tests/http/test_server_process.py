@@ -123,7 +123,7 @@ def test_a_huge_prompt_holds_up_nobody(demo_model: Path, unit: str) -> None:
         error = answers[0].json()["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
         assert len(re.findall(r"\d+", error["message"])) == 2
-        assert num_meanwhile >= 1
+        assert num_meanwhile >= 5
         assert slowest_s < max(0.2, (time.monotonic() - began) / 2)
         assert resident_mib(server.process.pid) - before < 300
 
