@@ -310,6 +310,8 @@ class Harness:
         await eventually(lambda: all(model.worker.in_flight == 0 for model in alive))
         await eventually(lambda: self.router.num_waiting == self.router.num_open == 0)
         await eventually(lambda: self.generator.num_running == 0)
+        # The blocks are told in a message of their own, which may come after the last token.
+        await eventually(lambda: all(blocks_are_free(model.handle) for model in alive))
 
     def in_flight(self) -> int:
         return sum(view.in_flight for view in self.router.views())
@@ -324,6 +326,11 @@ class Harness:
         while True:
             await asyncio.sleep(TICK_S)
             self.router.tick()
+
+
+def blocks_are_free(handle: WorkerHandle) -> bool:
+    """Whether the worker last told of no block in use."""
+    return handle.stats.free_blocks == handle.stats.total_blocks
 
 
 async def eventually(condition: Any, timeout_s: float = 60) -> None:
