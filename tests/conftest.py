@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Two test processes on two cores: more threads each would only wait for one another. Set
 # before anything imports torch; processes started by tests inherit it.
@@ -23,8 +23,10 @@ if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd")):
 # The test folders are no packages, and pytest's importlib mode adds none of them to the path.
 sys.path.append(str(Path(__file__).parent))
 
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# How long an example takes to make says how busy the machine is.
+steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("local", steady)
+settings.register_profile("ci", steady, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 

@@ -53,8 +53,8 @@ def config_of(size: str, layers: int | None) -> TinyConfig:
     )
 
 
-def write_model(folder: Path, config: TinyConfig) -> int:
-    """Write the folder; returns the bytes of its weights."""
+def write_model(folder: Path, config: TinyConfig, device: str = "cuda") -> int:
+    """Write the folder, its numbers drawn on a device; returns the bytes of its weights."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(hf_config(config, "bfloat16")))
     tokenizer = tokenizer_json("qwen2")
@@ -66,12 +66,12 @@ def write_model(folder: Path, config: TinyConfig) -> int:
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": ENDOFTEXT, "eos_token": IM_END, "chat_template": CHATML_TEMPLATE})
     )
-    generator = torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     files: dict[int, dict[str, torch.Tensor]] = {}
     for name, shape in weight_shapes(config).items():
         parts = name.split(".")
         layer = int(parts[2]) if parts[1] == "layers" else 0
-        values = torch.randn(shape, device="cuda", dtype=torch.bfloat16, generator=generator)
+        values = torch.randn(shape, device=device, dtype=torch.bfloat16, generator=generator)
         spread = shape[-1] ** -0.5
         values = values * 0.1 + 1 if len(shape) == 1 else values * spread
         files.setdefault(layer // LAYERS_A_FILE, {})[name] = values.cpu()

@@ -67,7 +67,11 @@ SIZES = {
 
 def hybrid_hparams(name: str) -> HParams:
     """As transformers stores the model."""
-    size = SIZES[name]
+    return hparams_of(SIZES[name])
+
+
+def hparams_of(size: HybridSize) -> HParams:
+    """The same, of any size."""
     kinds: tuple[LayerType, ...] = tuple(
         "linear_attention" if (index + 1) % _INTERVAL else "full_attention"
         for index in range(size.layers)
@@ -149,7 +153,10 @@ class HybridParameters(HybridPart):
 
 
 class QuantisedHybridParameters(HybridPart, QuantisedParameters):
-    """Matrices in blocks of a type."""
+    """Matrices in blocks of a type, but for routers, which files leave plain."""
+
+    def quantised(self, *parts: tuple[str, tuple[int, int]]) -> list[QuantPlanes] | None:
+        return None if parts[0][0].endswith("mlp.gate.weight") else super().quantised(*parts)
 
 
 class Fp8HybridParameters(HybridPart, Fp8Parameters):

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.ops.ref.quant_matmul import decode
-from luce.engine.ops.triton.quant_linear import (
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.engine.ops.triton.quant_tilings import (
     DEFAULT_TILINGS,
     QuantTilings,
     TileTiling,
-    TritonQuantLinear,
     VectorTiling,
 )
 from luce.engine.quant_planes import QuantPlanes, repack

@@ -1,6 +1,6 @@
-"""One product after another, for a profiler.
+"""One product after another, for a profiler; with --stream by the streaming kernel.
 
-python bench/engine/quant_once.py TYPE ROWS...
+python bench/engine/quant_once.py [--stream] TYPE ROWS...
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import sys
 import torch
 from bench.engine.quant import LAYER, Weights
 
+from luce.engine.ops.cuda.quant_products import Kernel, QuantProducts
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
 
 def main() -> None:
+    words = [word for word in sys.argv[1:] if word != "--stream"]
+    is_streamed = len(words) < len(sys.argv[1:])
     weights = Weights(cold=False)
     rows, columns = LAYER["gate_up"]
-    planes = weights.of(sys.argv[1], "gate_up")
+    planes = weights.of(words[0], "gate_up")
     assert planes[0].rows == rows
-    linear = TritonQuantLinear(planes, None)
-    for count in map(int, sys.argv[2:]):
+    mma = QuantProducts({64: Kernel.STREAM}) if is_streamed else None
+    linear = TritonQuantLinear(planes, None, mma=mma)
+    for count in map(int, words[1:]):
         x = torch.randn(count, columns, device="cuda", dtype=torch.bfloat16)
         linear(x)
         torch.cuda.synchronize()

@@ -146,15 +146,19 @@ class QuantisedParameters(RandomParameters):
         rows, columns = sum(shape[0] for _, shape in parts), parts[0][1][1]
         name = parts[0][0]
         kind = "Q6_K" if name.startswith("lm_head") and self._type == "Q4_K" else self._type
+        planes = self._planes(kind, rows, columns)
+        if not name.startswith("embed"):
+            self.step_bytes += planes.nbytes
+        return [planes]
+
+    def _planes(self, kind: str, rows: int, columns: int) -> QuantPlanes:
         planes = empty_planes(kind, rows, columns, self._device)
         step = max(1, _RUN_ELEMENTS // columns)
         for start in range(0, rows, step):
             count = min(step, rows - start)
             raw = random_blocks(kind, count, columns, self._generator)
             planes.fill(start, repack(kind, raw, count, columns))
-        if not name.startswith("embed"):
-            self.step_bytes += planes.nbytes
-        return [planes]
+        return planes
 
 
 def _is_fp8(part: tuple[str, tuple[int, int]]) -> bool:

@@ -4,8 +4,7 @@
     PYTHONPATH=src:. python -m bench.engine.swap --gpu two 8B models of random weights take turns
 
 CPU: times of each level, a swap A-B-A from host memory, how much of a 2,000-token conversation is
-computed again behind it. GPU: the rate at which parked weights return against that of a plain
-copy from pinned memory, a switch between two models, memory after ten of them.
+computed again behind it. GPU: see `bench.engine.swap_gpu`.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from luce.cli.demo import find_demo_model
-from luce.engine.device import open_device
-from luce.engine.engine import Engine
 from luce.observability.memory import resident_bytes
 from luce.protocol.messages import LoadSpec
 from luce.protocol.sampling import SamplingParams
+from luce.scheduler.scheduler import Scheduler
 from luce.worker.load import load_model
+from luce.worker.ports import KeptMemory, StepEngine
 
 LEVELS: tuple[Literal["warm", "host", "cold"], ...] = ("warm", "host", "cold")
 CONVERSATION = 2000
@@ -43,13 +40,11 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-class Resident:
+class Served:
     """A model with its scheduler, without a process around it."""
 
-    def __init__(self, path: Path) -> None:
-        spec = LoadSpec(name="m", path=str(path), max_ctx=4096, max_concurrency=2)
-        loaded = load_model(spec, lambda *_: None)
-        self.engine, self.scheduler, self.ready = loaded.engine, loaded.scheduler, loaded.ready
+    def __init__(self, engine: StepEngine, scheduler: Scheduler) -> None:
+        self.engine, self.scheduler = engine, scheduler
 
     def answer(self, prompt: tuple[int, ...], count: int = 8) -> tuple[list[int], int]:
         """Tokens, and how many of the prompt did not have to be computed."""
@@ -62,9 +57,9 @@ class Resident:
             tokens += [token for delta in outcome.deltas for token in delta.token_ids]
         return tokens, admitted.cached_tokens  # type: ignore[union-attr]
 
-    def evict(self, level: Literal["warm", "host", "cold"]) -> None:
+    def evict(self, level: Literal["warm", "host", "cold"]) -> KeptMemory:
         """Give memory back, prefixes to the host."""
-        self.engine.evict(level, self._save)
+        return self.engine.evict(level, self._save)
 
     def reinstate(self) -> None:
         """Serve again."""
@@ -74,14 +69,25 @@ class Resident:
         self.scheduler.empty_cache()
 
 
-def _prompt(vocab_size: int, first: int) -> tuple[int, ...]:
-    return tuple((first + 31 * index) % vocab_size for index in range(CONVERSATION))
+class Resident(Served):
+    """One of a file, on the CPU."""
+
+    def __init__(self, path: Path) -> None:
+        spec = LoadSpec(name="m", path=str(path), max_ctx=4096, max_concurrency=2)
+        loaded = load_model(spec, lambda *_: None)
+        super().__init__(loaded.engine, loaded.scheduler)
+        self.vocab_size = loaded.ready.vocab_size
+
+
+def conversation(vocab_size: int, first: int, length: int = CONVERSATION) -> tuple[int, ...]:
+    """Tokens without repeats nearby."""
+    return tuple((first + 31 * index) % vocab_size for index in range(length))
 
 
 def cpu(path: Path) -> None:
     """Two models of one file."""
     one, other = Resident(path), Resident(path)
-    prompt = _prompt(one.ready.vocab_size, 5)
+    prompt = conversation(one.vocab_size, 5)
     fresh_s = seconds(lambda: one.answer(prompt, 1))
     text = one.answer(prompt)[0]
     print(f"{CONVERSATION} tokens computed: {fresh_s:.2f} s")
@@ -121,60 +127,20 @@ def _ms(times: list[float]) -> str:
     return f"{min(times) * 1e3:.0f} ms (median {statistics.median(times) * 1e3:.0f})"
 
 
-def gpu() -> None:
-    """Two 8B models of random bfloat16 weights."""
-    from bench.engine.shapes import random_engine
-
-    device = open_device("cuda:0")
-    rate = _pinned_rate()
-    print(f"copy from pinned memory: {rate / 1e9:.1f} GB/s")
-    engines: list[Engine] = []
-    for _ in range(2):
-        engine, _ = random_engine("8B", device, rows=32, max_ctx=8192, pool_tokens=65536)
-        engine.warm_up()
-        engines.append(engine)
-        print(f"parked for the first time: {seconds(partial(_leave, engine)):.2f} s")
-    weights = engines[0].resolved.weights_bytes
-    free: list[int] = []
-    for turn in range(10):
-        engine = engines[turn % 2]
-        back = seconds(partial(engine._weights.return_, engine._blueprint))
-        rest = seconds(engine.reinstate)
-        out = seconds(partial(_leave, engine))
-        free.append(torch.cuda.mem_get_info()[0])
-        print(
-            f"weights back {back:.3f} s = {weights / back / 1e9:.1f} GB/s "
-            f"({weights / back / rate:.0%}), cache and captures {rest:.3f} s, "
-            f"out {out:.3f} s, a switch {back + rest + out:.3f} s"
-        )
-    print(f"free memory after ten: {(free[-1] - free[0]) / _MIB:+.1f} MiB of the first")
-
-
-def _leave(engine: Engine) -> None:
-    engine.evict("host", lambda: None)
-
-
-def _pinned_rate() -> float:
-    """Bytes a second from pinned memory to the device."""
-    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty_like(host, device="cuda")
-
-    def copy() -> None:
-        there.copy_(host, non_blocking=True)
-        torch.cuda.synchronize()
-
-    times = [seconds(copy) for _ in range(6)]
-    return host.nbytes / min(times)
-
-
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", type=Path)
-    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--gpu", action="store_true", help="two models take turns on a GPU")
+    parser.add_argument("--size", default="8B", help="of the GPU's models: tiny, 0.6B, 8B, 32B")
+    parser.add_argument("--turns", type=int, default=10, help="switches on the GPU")
+    parser.add_argument("--folder", type=Path, help="where the GPU's model of files is written")
     options = parser.parse_args()
     if options.gpu:
-        gpu()
+        # Kernels are needed only there.
+        from bench.engine.swap_gpu import Setting, gpu
+
+        gpu(Setting(size=options.size, turns=options.turns, folder=options.folder))
     else:
         cpu(options.model or find_demo_model())
 

@@ -15,8 +15,8 @@ from server_process import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
-RELEASE_S = 20.0
-"""A slot should be free again in about a second, and the story takes half a minute or more."""
+RELEASE_S = 60.0
+"""A slot should be free again in about a second; here only the end of waiting for it."""
 
 
 def long_story(stream: bool) -> bytes:
@@ -52,7 +52,7 @@ async def test_case_b53_a_client_that_leaves_frees_its_slot(
     stream: bool, hold_after: int | None
 ) -> None:
     """In prefill (0), after three tokens, while tokens flow; streamed or not."""
-    async with one_slot(hold_after) as server:
+    async with one_slot(hold_after, token_delay_s=0.02) as server:
         async with server.slow_reader() as client:
             await client.send("POST", CHAT, long_story(stream))
             await server.running(1)
@@ -81,6 +81,8 @@ async def test_case_b53_a_client_that_leaves_the_queue() -> None:
 
 async def test_case_b53_a_hundred_aborts_leave_nothing() -> None:
     async with one_slot(None) as server:
+        loop, both = asyncio.get_running_loop(), threading.Barrier(2)
+        await asyncio.gather(*(loop.run_in_executor(server._executor, both.wait) for _ in range(2)))
         threads = threading.active_count()
         for index in range(100):
             async with server.slow_reader() as client:
@@ -101,7 +103,7 @@ async def test_case_b53_a_real_worker_stops_computing(tiny_path: Path) -> None:
             stream = server.stream(prompt, max_tokens=400, ignore_eos=True)
             await eventually(lambda s=stream, n=num_chunks: len(s.events) >= n and s)
             await stream.leave()
-            await server.until(lambda s: s["active_requests"] == 0, 5)
+            await server.until(lambda s: s["active_requests"] == 0)
         await server.idle()
         steps = [await steps_of(server) for _ in range(2)]
         assert steps[0] == steps[1]

@@ -84,12 +84,14 @@ class ServerProcess:
         """End it at once, but so that it takes its workers along: some read no end of file."""
         for model in self._paused.copy():
             self.resume(model)
-        for _ in range(2):
-            if self.process.poll() is None:
-                self.process.send_signal(signal.SIGTERM)
-                await asyncio.sleep(0.05)
         try:
-            await asyncio.to_thread(self.process.wait, 60)
+            # Signals that come close to one another count once.
+            for _ in range(600):
+                if self.process.poll() is not None:
+                    return
+                self.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.1)
+            raise AssertionError("the server goes on")
         finally:
             self.process.kill()
             await asyncio.to_thread(self.process.wait)
@@ -169,6 +171,20 @@ class ServerProcess:
         self._paused.discard(model)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pids()[model], signal.SIGCONT)
+
+    async def terminate(self) -> None:
+        """Send SIGTERM; it has been taken notice of once no more connections are."""
+        self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                except ConnectionError:
+                    return
+                writer.transport.abort()
+                with contextlib.suppress(OSError):  # The server may have ended it first.
+                    await writer.wait_closed()
+                await asyncio.sleep(0.02)
 
     async def back(self, model: str, killed: int) -> None:
         """Wait until the model has another process that serves."""

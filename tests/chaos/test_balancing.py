@@ -60,14 +60,18 @@ def assert_unharmed(stream: Any) -> None:
     assert stream.events[-1] == "[DONE]"
 
 
+def one_slot(go_on: Path) -> dict[str, Any]:
+    """A worker that serves one at a time, and each to its end only once the file is there."""
+    return {**NEIGHBOUR, "max_concurrency": 1, "hold_after": 3, "hold_until_file": str(go_on)}
+
+
 async def one_each(server: ServerProcess) -> list[Stream]:
-    """A stream with output on each model, which is then paused."""
+    """A held stream with output on each model."""
     streams = []
     for index, name in enumerate(("big", "small")):
         streams.append(server.stream(name))
         await server.until(lambda s, i=index: s["models"][i]["in_flight"] == 1)  # type: ignore[misc]
-        await eventually(lambda: streams[-1].text)
-        server.pause(name)
+        await eventually(lambda: streams[-1].text == "aaa")
     return streams
 
 
@@ -79,16 +83,16 @@ async def back_and_idle(server: ServerProcess, killed: int) -> None:
     assert (await server.model_status("small"))["restarts"] == 0
 
 
-async def test_killed_while_a_request_is_queued(model: Path) -> None:
+async def test_killed_while_a_request_is_queued(model: Path, tmp_path: Path) -> None:
     """The waiter is nobody's yet: it goes on waiting and is served."""
-    one_slot = {**NEIGHBOUR, "max_concurrency": 1}
-    scripts = {"big": one_slot, "small": one_slot}
+    go_on = tmp_path / "go on"
+    scripts = {"big": one_slot(go_on), "small": one_slot(go_on)}
     async with fake_server(model, scripts) as server:
         running, neighbour = await one_each(server)
         queued = server.stream("three")
         await server.until(lambda s: s["waiting"] == 1)
         killed = server.kill("big")
-        server.resume("small")
+        go_on.touch()
         await running.end()
         assert running.errors == ["worker_lost"]
         assert running.events[-1] == "[DONE]"
@@ -114,9 +118,18 @@ async def test_killed_before_it_has_answered_to_the_submission(model: Path, stre
 
 
 @pytest.mark.parametrize(("state", "held_after"), [("prefill", 0), ("streaming", 3)])
-async def test_killed_after_admission(model: Path, state: str, held_after: int) -> None:
+async def test_killed_after_admission(
+    model: Path, tmp_path: Path, state: str, held_after: int
+) -> None:
     """Admitted requests stay on their model, so they end with it: once, with one clear error."""
-    big = {"max_concurrency": 2, "hold_after": held_after, "reply": [BYTE_A] * 9}
+    may_load = tmp_path / "may load"
+    may_load.touch()
+    big = {
+        "max_concurrency": 2,
+        "hold_after": held_after,
+        "reply": [BYTE_A] * 9,
+        "load_until_file": str(may_load),
+    }
     async with fake_server(model, {"big": big, "small": NEIGHBOUR}) as server:
         streamed = server.stream("x")
         whole = asyncio.create_task(server.ask("x"))
@@ -125,6 +138,7 @@ async def test_killed_after_admission(model: Path, state: str, held_after: int) 
         phase = "prefill" if state == "prefill" else "decode"
         await server.until(lambda s: s["models"][0]["status"]["phase"] == phase)
         await eventually(lambda: len(streamed.text) == held_after and neighbour.text)
+        may_load.unlink()
         killed = server.kill("big")
         await streamed.end()
         assert streamed.text == "a" * held_after
@@ -136,6 +150,7 @@ async def test_killed_after_admission(model: Path, state: str, held_after: int) 
         assert refused.headers["retry-after"]
         while_away = await server.ask("z", max_tokens=1)
         assert while_away.json()["model"] == "small"
+        may_load.touch()
         assert_unharmed(await neighbour.end())
         await back_and_idle(server, killed)
 
@@ -166,8 +181,7 @@ async def test_killed_during_shutdown(model: Path) -> None:
         await server.until(lambda s: s["models"][0]["in_flight"] == 1)
         neighbour = server.stream("y")
         await eventually(lambda: len(doomed.text) == 3 and neighbour.text)
-        server.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.2)
+        await server.terminate()
         assert not doomed.is_over
         server.kill("big")
         await doomed.end()
@@ -199,9 +213,10 @@ async def test_both_killed_at_once(model: Path) -> None:
 # --- the end of the server ------------------------------------------------------------------------
 
 
-async def test_sigterm_with_everything_in_progress(model: Path) -> None:
+async def test_sigterm_with_everything_in_progress(model: Path, tmp_path: Path) -> None:
     """A stream on each model, a waiter, a half-sent upload: each ends as it should, exit 0."""
-    stream_a = {**NEIGHBOUR, "max_concurrency": 1}
+    go_on = tmp_path / "go on"
+    stream_a = one_slot(go_on)
     async with fake_server(model, {"big": stream_a, "small": stream_a}) as server:
         running = await one_each(server)
         waiting = [server.stream("three"), asyncio.create_task(server.ask("four"))]
@@ -217,8 +232,7 @@ async def test_sigterm_with_everything_in_progress(model: Path) -> None:
             assert (streamed.status, streamed.errors) == (503, ["shutting_down"])
             assert whole.status_code == 503
             assert not any(stream.is_over for stream in running)
-            for name in ("big", "small"):
-                server.resume(name)
+            go_on.touch()
             for stream in running:
                 await stream.end()
                 assert stream.text == "a" * 250
@@ -236,8 +250,7 @@ async def test_grace_is_for_all_models_and_a_second_signal_ends_it(model: Path) 
     ) as server:
         running = [server.stream("one"), server.stream("two")]
         await eventually(lambda: all(stream.text for stream in running))
-        server.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.3)
+        await server.terminate()
         assert server.process.poll() is None
         started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
@@ -273,7 +286,7 @@ async def test_no_worker_outlives_a_killed_listener(model: Path, state: str) -> 
         workers = children(server.process.pid)
         assert len(workers) == 2
         server.process.kill()
-        await eventually(lambda: not any(map(is_running, workers)), 5)
+        await eventually(lambda: not any(map(is_running, workers)))
         await running.leave()
 
 

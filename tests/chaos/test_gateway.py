@@ -33,7 +33,7 @@ def tell(name, value):
     os.replace(os.path.join(folder, name + ".part"), os.path.join(folder, name))
 def drain(number, frame):
     url = sys.argv[2] + "/health"
-    tell("drained", urllib.request.urlopen(url, timeout=5).status)
+    tell("drained", urllib.request.urlopen(url, timeout=60).status)
     sys.exit(0)
 def stay(number, frame):
     tell("asked", number)
@@ -41,11 +41,9 @@ signal.signal(signal.SIGTERM, stay if mode == "stubborn" else drain)
 links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
 fds = sorted(os.readlink(link) for link in links if os.path.exists(link))
 tell("started", dict(pid=os.getpid(), words=sys.argv[1:], fds=fds))
-if mode == "leaves":
-    time.sleep(0.3)
-    sys.exit(0)
-while True:
+while not os.path.exists(os.path.join(folder, "leave")):
     time.sleep(0.05)
+sys.exit(0)
 """
 
 pytestmark = pytest.mark.anyio
@@ -123,8 +121,10 @@ async def test_it_drains_while_we_still_serve(folder: Path) -> None:
 
 
 async def test_one_that_leaves_by_itself_takes_us_along(folder: Path) -> None:
-    setup = Setup(folder, "leaves")
+    setup = Setup(folder)
     async with setup.served() as server:
+        await setup.started()
+        (folder / "leave").touch()
         assert await server.end() == 1
         assert 'the gateway is gone" how="ended with status 0"' in "".join(server.log)
 
@@ -167,7 +167,7 @@ async def test_it_does_not_outlive_us(folder: Path) -> None:
     async with setup.served() as server:
         pid = (await setup.started())["pid"]
         server.process.kill()
-        await eventually(lambda: not is_running(pid), 1.0)
+        await eventually(lambda: not is_running(pid))
 
 
 def test_a_program_that_cannot_be_run_is_told_with_its_error(folder: Path) -> None:

@@ -43,6 +43,23 @@ def finish_of(stream: Stream) -> str | None:
     return reason if stream.events[-1] == "[DONE]" else None
 
 
+async def caught(server: ServerProcess, num_tokens: int) -> Stream:
+    """A stream of `a` in the middle, its worker paused."""
+    stream = await paused(server, num_tokens)
+    while stream.is_over or not (await server.model_status("a"))["in_flight"]:
+        server.resume("a")  # It was over before it was paused.
+        await stream.end()
+        stream = await paused(server, num_tokens)
+    return stream
+
+
+async def paused(server: ServerProcess, num_tokens: int) -> Stream:
+    stream = server.stream("x", model="a", max_tokens=num_tokens, ignore_eos=True, temperature=0)
+    await eventually(lambda: stream.text)
+    server.pause("a")
+    return stream
+
+
 async def residencies(server: ServerProcess) -> dict[str, str]:
     return {m["id"]: m["residency"] for m in (await server.status())["models"]}
 
@@ -50,10 +67,11 @@ async def residencies(server: ServerProcess) -> dict[str, str]:
 async def test_two_blocks_under_one_budget_swap_while_streams_run(tiny_path: Path) -> None:
     flags = "--swap-residency --device-memory cpu:0=1GiB"
     async with serving(flags, a=tiny_path, b=tiny_path) as server:
-        stream = server.stream("x", model="a", max_tokens=300, ignore_eos=True, temperature=0)
-        await server.until(lambda s: s["models"][0]["in_flight"] == 1)
-        other = await ask(server, "b")
-        assert other.json()["model"] == "b"
+        stream = await caught(server, 300)
+        asking = asyncio.create_task(ask(server, "b"))
+        await server.until(lambda s: s["models"][1]["waiting_for_residency"] == 1)
+        server.resume("a")
+        assert (await asking).json()["model"] == "b"
         ended = await stream.end()
         assert finish_of(ended) == "length"
         assert await residencies(server) == {"a": "evicted", "b": "resident"}
@@ -113,13 +131,13 @@ async def test_nobody_gives_way_for_a_model_whose_file_was_replaced(
 async def test_a29_a_shut_down_in_a_drain_lets_the_stream_end(tiny_path: Path) -> None:
     async with serving("--swap-residency", a=tiny_path, b=tiny_path) as server:
         workers = server.pids()
-        stream = server.stream("x", model="a", max_tokens=400, ignore_eos=True, temperature=0)
-        await server.until(lambda s: s["models"][0]["in_flight"] == 1)
+        stream = await caught(server, 400)
         waiting = asyncio.create_task(ask(server, "b"))
         await server.until(lambda s: s["models"][0]["draining"])
         server.process.send_signal(signal.SIGTERM)
         answer = await waiting
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+        server.resume("a")
         assert finish_of(await stream.end()) == "length"
         assert await asyncio.to_thread(server.process.wait, 60) == 0
         await eventually(lambda: not any(is_running(pid) for pid in workers.values()))
@@ -133,7 +151,7 @@ async def test_a30_a_shut_down_in_a_reinstatement_leaves_nothing_behind(tiny_pat
         await server.until(lambda s: s["models"][1]["residency_state"] == "loading")
         server.process.send_signal(signal.SIGTERM)
         assert (await waiting).status_code == 503
-        assert await asyncio.to_thread(server.process.wait, 30) == 0
+        assert await asyncio.to_thread(server.process.wait, 60) == 0
         await eventually(lambda: not any(is_running(pid) for pid in workers.values()))
 
 

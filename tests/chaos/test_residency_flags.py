@@ -15,8 +15,10 @@ from luce.testing.tiny_models import tiny_llama
 
 pytestmark = pytest.mark.anyio
 
-LONG = {"reply": [97] * 300, "token_delay_s": 0.01}
-"""An answer of three seconds at least."""
+
+def held(go_on: Path) -> dict[str, Any]:
+    """A worker whose answers go on once the file is there."""
+    return {"reply": [97] * 300, "hold_after": 5, "hold_until_file": str(go_on)}
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +78,10 @@ async def test_keep_weights_host_mib_and_unknown_model(tiny_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_wait", [0, 1])
-async def test_min_residency_and_max_wait(tiny_path: Path, max_wait: int) -> None:
+async def test_min_residency_and_max_wait(tiny_path: Path, tmp_path: Path, max_wait: int) -> None:
     flags = f"--swap-residency --swap-min-residency-ms 600000 --swap-max-wait-ms {max_wait}"
-    async with serving(tiny_path, flags, a=LONG) as server:
+    go_on = tmp_path / "go on"
+    async with serving(tiny_path, flags, a=held(go_on)) as server:
         long = asking(server, "a")
         await server.until(lambda s: s["models"][0]["status"]["active_requests"] == 1)
         other = asking(server, "b")
@@ -94,18 +97,24 @@ async def test_min_residency_and_max_wait(tiny_path: Path, max_wait: int) -> Non
 
         await server.until(is_decided)
         assert (await server.model_status("a"))["draining"] == bool(max_wait)
+        go_on.touch()
         assert finish_of((await long).json()) == "stop"
         assert (await other).json()["model"] == "b"  # An idle model goes at once in any case.
 
 
-async def test_a_drain_timeout_gives_up_the_swap_and_not_the_answer(tiny_path: Path) -> None:
+async def test_a_drain_timeout_gives_up_the_swap_and_not_the_answer(
+    tiny_path: Path, tmp_path: Path
+) -> None:
     flags = "--swap-residency --swap-min-residency-ms 0 --swap-drain-timeout-s 1"
-    async with serving(tiny_path, flags, a=LONG) as server:
+    go_on = tmp_path / "go on"
+    async with serving(tiny_path, flags, a=held(go_on)) as server:
         long = asking(server, "a")
         await server.until(lambda s: s["models"][0]["status"]["active_requests"] == 1)
         assert await ask(server, "b") == (503, "swap_drain_timeout")
         assert not long.done()
+        go_on.touch()
         assert finish_of((await long).json()) == "stop"
+        await server.idle()
         assert await ask(server, "b") == (200, "b")
 
 
@@ -121,8 +130,10 @@ async def test_models_max_and_idle_unload(tiny_path: Path) -> None:
         asleep = await server.model_status("b")
         assert asleep["last_swap_reason"] == "idle"
         assert await ask(server, "b") == (200, "b")
-        # Its plan, the books and what the system says of its process.
-        (books,) = (await server.status())["devices"]
+        # Before it is idle again: its plan, the books and what the system says of its process.
+        while (status := await server.status())["models"][1]["residency"] != "resident":
+            assert await ask(server, "b") == (200, "b")
+        (books,) = status["devices"]
         planned = sum(sum(parts.values()) for parts in asleep["plan"].values())
         assert books["planned_bytes"]["b"] == books["held_bytes"]["b"] == planned
         assert books["held_bytes"]["a"] == sum((await host_plan(server, "a")).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -209,6 +210,19 @@ def model(tmp_path_factory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("model"))
 
 
+async def caught(handle: WorkerHandle, max_tokens: int) -> WorkerStream:
+    """A request with output and more to come, its worker stopped where it is."""
+    for number in itertools.count():
+        stream = await submit(handle, f"long {number}", max_tokens=max_tokens)
+        await stream.next()
+        os.kill(handle.pid, signal.SIGSTOP)
+        await asyncio.sleep(0.1)  # What it has sent comes.
+        if not stream.retired.done():
+            break
+        os.kill(handle.pid, signal.SIGCONT)  # All had been sent before it was stopped.
+    return stream
+
+
 def real_supervisor(path: Path, lines: list[str] | None = None, **spec) -> Supervisor:
     write_line = lines.append if lines is not None else lambda line: None
     launcher = ProcessLauncher(write_line=write_line)
@@ -229,8 +243,7 @@ async def test_a_real_worker_serves_is_killed_and_serves_the_same_again(model: P
     assert [await read(stream) for stream in together] == [expected] * 4
     await handle.control("check")
 
-    stream = await submit(handle, "long", max_tokens=200)
-    await stream.next()
+    stream = await caught(handle, max_tokens=200)
     os.kill(handle.pid, signal.SIGKILL)
     assert await outcome(stream) == [WorkerLost]
     await until(lambda: handle.state is WorkerState.READY)
@@ -255,9 +268,9 @@ async def test_a_real_worker_obeys_cancel_refuses_nonsense_and_frees_its_blocks(
     handle = supervisor.handle
     supervisor.start()
     await asyncio.wait_for(supervisor.wait_first_load(), LOAD_TIMEOUT_S)
-    stream = await submit(handle, "long", max_tokens=230)
-    await stream.next()
+    stream = await caught(handle, max_tokens=230)
     stream.cancel("client_gone")
+    os.kill(handle.pid, signal.SIGCONT)
     retired = await asyncio.wait_for(stream.retired, 60)
     assert retired.finish == "cancelled"
     assert retired.usage.completion_tokens < 230
@@ -267,7 +280,7 @@ async def test_a_real_worker_obeys_cancel_refuses_nonsense_and_frees_its_blocks(
         assert refusal.value.reason in ("failed", "never_fits")
     await handle.control("check")
     await until(lambda: handle.stats.running == 0)
-    assert handle.stats.free_blocks == handle.stats.total_blocks
+    await until(lambda: handle.stats.free_blocks == handle.stats.total_blocks)
     await supervisor.stop(5)
 
 

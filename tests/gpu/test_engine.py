@@ -122,6 +122,12 @@ def test_logits(cpu: Engine, dtype: torch.dtype, bound: float) -> None:
     assert ((found - expected).norm() / expected.norm()).item() < bound
 
 
+def test_steps_with_prompts_are_captured(graphed: Engine) -> None:
+    assert graphed._executor is not None
+    found = [(shape.decode, shape.tokens) for shape in graphed._executor._mixed]
+    assert sorted(found) == [(16, 64), (16, 256), (64, 64), (64, 256)]
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_same_ids_as_on_a_cpu(cpu: Engine, graphed: Engine, sampling: SamplingParams) -> None:
     expected = Driver(cpu).run(requests(12, sampling))

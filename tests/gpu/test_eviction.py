@@ -1,4 +1,7 @@
-"""Engines that leave a GPU and come back: the same ids, its memory free meanwhile."""
+"""Engines that leave a GPU and come back: the same ids, its memory free meanwhile.
+
+One that takes turns keeps its captured steps: its memory comes back to the same addresses.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from luce.engine import device_arena
+from luce.engine.device_executor import DeviceExecutor
 from luce.engine.engine import Engine
 from luce.engine.eviction import EvictionLevel
 from luce.engine.host_blocks import HostBlocks
+from luce.engine.memory_driver import MemoryDriver
 from luce.engine.options import EngineOptions
+from luce.errors import PlacementError
 from luce.protocol.sampling import HiddenRead, SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
+from luce.sizing.steps import GRAPH_BYTES
 
 pytest.importorskip("gguf", reason="the tiny models are written by gguf")
 
-from luce.testing.tiny_models import tiny_llama, tiny_qwen2
+from luce.testing.tiny_models import tiny_llama, tiny_qwen2, tiny_qwen35, tiny_qwen35moe
 
 PROMPT = tuple(range(5, 105))
 GREEDY = SamplingParams(max_tokens=64)
@@ -52,17 +60,92 @@ def generate(engine: Engine, count: int = 12) -> list[int]:
 
 @pytest.mark.parametrize("quant", ["F32", "Q4_0"])
 @pytest.mark.parametrize("level", ["warm", "host", "cold"])
+@pytest.mark.parametrize("takes_turns", [False, True])
 @pytest.mark.parametrize("family", [tiny_llama, tiny_qwen2])
 def test_the_same_ids_behind_every_level(
-    tmp_path: Path, family, level: EvictionLevel, quant: str
+    tmp_path: Path, family, takes_turns: bool, level: EvictionLevel, quant: str
 ) -> None:
     """Captured steps, tied tables and quantised planes included."""
-    engine = load(family(tmp_path / "model", quant=quant))
+    engine = load(family(tmp_path / "model", quant=quant), takes_turns=takes_turns)
     before = generate(engine)
     for _ in range(3):
         engine.evict(level, lambda: None)
         engine.reinstate()
         assert generate(engine) == before
+    engine.close()
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the steps that were captured."""
+    sizes: list[int] = []
+    original = DeviceExecutor._capture
+
+    def counted(executor: DeviceExecutor, size: int, pool: object):
+        sizes.append(size)
+        return original(executor, size, pool)
+
+    monkeypatch.setattr(DeviceExecutor, "_capture", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("family", [tiny_llama, tiny_qwen35, tiny_qwen35moe])
+def test_captured_steps_outlive_memory(tmp_path: Path, family, captures: list[int]) -> None:
+    """Recurrent states, experts' counters and their likes included."""
+    engine = load(family(tmp_path / "model"), takes_turns=True)
+    assert engine._weights.placing_driver is not None, "the driver was not taken: see the log"
+    memory, kv = engine._runner.memory, engine._runner.kv.blocks
+    assert memory is not None
+    before, address = generate(engine), kv.data_ptr()
+    count = len(captures)
+    assert count > 0
+    for level in ("host", "warm", "host"):
+        free = torch.cuda.mem_get_info()[0]
+        kept = engine.evict(level, lambda: None)  # type: ignore[arg-type]
+        torch.cuda.synchronize()
+        given = memory.nbytes + (engine._weights._placed.nbytes if level == "host" else 0)
+        assert torch.cuda.mem_get_info()[0] - free >= given
+        assert kept.device_bytes >= count * GRAPH_BYTES
+        engine.reinstate()
+        assert kv.data_ptr() == address
+        assert not kv.any()
+        assert generate(engine) == before
+    assert len(captures) == count
+    engine.evict("cold", lambda: None)
+    engine.reinstate()
+    assert generate(engine) == before
+    assert len(captures) == 2 * count
+    engine.close()
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_a_return_that_fails_can_be_tried_again(
+    path: Path, after: int, captures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the weights, between them and the cache, and behind it."""
+    monkeypatch.setattr(device_arena, "SEGMENT_BYTES", 1 << 40)
+    engine = load(path, takes_turns=True)
+    before, count = generate(engine), len(captures)
+    engine.evict("host", lambda: None)
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    original, left = MemoryDriver.back, iter(range(after))
+
+    def back(driver: MemoryDriver, address: int, nbytes: int) -> int:
+        if next(left, None) is None:
+            raise torch.OutOfMemoryError("as if")
+        return original(driver, address, nbytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDriver, "back", back)
+        if after < 2:
+            with pytest.raises(PlacementError):
+                engine.reinstate()
+            assert torch.cuda.mem_get_info()[0] >= free - 2 * MIB
+    engine.reinstate()
+    assert generate(engine) == before
+    assert len(captures) == count
+    engine.close()
 
 
 def test_parked_weights_leave_nothing_on_the_device(path: Path) -> None:
@@ -77,9 +160,10 @@ def test_parked_weights_leave_nothing_on_the_device(path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("takes_turns", [False, True])
 @pytest.mark.parametrize("level", ["host", "cold"])
-def test_ten_cycles_keep_no_memory(path: Path, level: EvictionLevel) -> None:
-    engine = load(path)
+def test_ten_cycles_keep_no_memory(path: Path, level: EvictionLevel, takes_turns: bool) -> None:
+    engine = load(path, takes_turns=takes_turns)
     free = []
     for _ in range(10):
         engine.evict(level, lambda: None)
@@ -90,9 +174,10 @@ def test_ten_cycles_keep_no_memory(path: Path, level: EvictionLevel) -> None:
     assert free[0] - free[-1] < 64 * MIB
 
 
+@pytest.mark.parametrize("takes_turns", [False, True])
 @pytest.mark.parametrize("cache", ["auto", "q8_0"])
-def test_blocks_go_to_host_memory_and_back(path: Path, cache: str) -> None:
-    engine = load(path, cache_type_k=cache, cache_type_v=cache)
+def test_blocks_go_to_host_memory_and_back(path: Path, cache: str, takes_turns: bool) -> None:
+    engine = load(path, cache_type_k=cache, cache_type_v=cache, takes_turns=takes_turns)
     generate(engine)
     store: HostBlocks = engine.host_blocks(64 * MIB)
     blocks = list(range(1, 7))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bench.engine.hybrid_shapes import HybridParameters, hybrid_hparams
+from bench.engine.hybrid_shapes import HybridParameters, hybrid_engine, hybrid_hparams
+from bench.engine.shapes import Storage
 from engine_harness import Driver, Request, all_logits
 
 from luce.engine.device import open_device
@@ -104,6 +105,37 @@ def test_same_ids_as_on_a_cpu_in_any_batch(size: str) -> None:
     alone = [Driver(graphed).run([each])[0] for each in requests(12)[:4]]
     assert alone == expected[:4]
     assert len({tuple(ids) for ids in expected}) == 12
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_mixtures_in_one_are_those_step_by_step(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fused kernels start on this machine, nothing having been said against them."""
+    from luce.engine.ops.triton import moe_few
+
+    engine, _ = hybrid_engine("tiny-moe", open_device("cuda:0"), 16, 4096, 640, Storage(kind))
+    ids = tokens(33, seed=4)
+    found = logits(engine, ids)
+    assert "step by step" not in caplog.text
+    assert "left out" not in caplog.text
+    assert "kernel by kernel" not in caplog.text
+    monkeypatch.setattr(moe_few, "MOST_TOKENS", 0)
+    expected = logits(engine, ids)
+    # A router in bfloat16 sends a token that is nearly a tie elsewhere.
+    assert 0 < ((found - expected).norm() / expected.norm()).item() < 0.15
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_a_row_of_a_quantised_mixture_depends_on_none_other(kind: str) -> None:
+    """A step of five single tokens, and of one of them alone, in the fused kernels."""
+    engine, _ = hybrid_engine("tiny-moe", open_device("cuda:0"), 16, 4096, 640, Storage(kind))
+    layer = engine._runner.model._layers[0]
+    hidden = torch.randn(5, 256, device="cuda", dtype=torch.bfloat16)
+    with torch.inference_mode():
+        whole = layer.mlp.forward(hidden.clone())
+        for row in range(5):
+            assert torch.equal(layer.mlp.forward(hidden[row : row + 1].clone())[0], whole[row])
 
 
 def test_a_saved_state_is_where_another_row_goes_on() -> None:

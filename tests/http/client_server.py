@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from luce.listener.access import Access
 from luce.listener.app import build_app
+from luce.listener.connection import client_of
 from luce.testing.byte_tokenizer import unpack_prompt
 from luce.testing.fake_script import FakeScript, PromptReply
 
@@ -82,7 +83,16 @@ class Recorder:
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 exchange.is_ended = True
 
-        await self.app(scope, recording_receive, recording_send)
+        client = client_of(scope)
+        write = client.write
+
+        def recording_write(data: bytes) -> None:
+            exchange.answer += data
+            write(data)
+
+        # Streams go past ASGI: see `Client.write`.
+        with patch.object(client, "write", recording_write):
+            await self.app(scope, recording_receive, recording_send)
 
 
 @contextmanager

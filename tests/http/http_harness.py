@@ -8,8 +8,9 @@ import json
 import socket
 import ssl
 from array import array
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -331,6 +332,23 @@ class Harness:
 def blocks_are_free(handle: WorkerHandle) -> bool:
     """Whether the worker last told of no block in use."""
     return handle.stats.free_blocks == handle.stats.total_blocks
+
+
+@asynccontextmanager
+async def connected(
+    place: int | Path, **options: Any
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection by hand, to a port or a socket's path; it is gone when the block is left."""
+    if isinstance(place, Path):
+        reader, writer = await asyncio.open_unix_connection(place, **options)
+    else:
+        reader, writer = await asyncio.open_connection("127.0.0.1", place, **options)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(OSError):  # The server may have been the first to end it.
+            await writer.wait_closed()
 
 
 async def eventually(condition: Any, timeout_s: float = 60) -> None:

@@ -131,7 +131,7 @@ class SwapHarness(Harness):
 
     async def status(self) -> Any:
         """Answered by the listener alone: it does not wait for anything that a test holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return (await self.client.get("/status/json")).json()
 
     async def status_of(self, name: str) -> Any:

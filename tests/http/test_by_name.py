@@ -51,8 +51,8 @@ async def test_it_is_waited_for_and_nobody_stands_in() -> None:
         await eventually(lambda: server.router.num_waiting == 1)
         assert (await server.named("small")).json()["model"] == "small"
         assert not second.done()
-        for task in (first, second):
-            await eventually(lambda: server.models[0].worker.in_flight == 1)
+        for number, task in enumerate((first, second), 1):
+            await eventually(lambda n=number: len(server.models[0].submits()) == n)  # type: ignore[misc]
             server.models[0].worker.release()
             assert (await task).json()["model"] == "big"
         await server.idle()

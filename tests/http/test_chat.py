@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from http_harness import CHAT, Harness, Rules, chat_body, events_of, text_of
+from http_harness import CHAT, Harness, Rules, chat_body, connected, events_of, text_of
 
 from luce.listener.dialects import openai_wire
 from luce.testing.fake_script import FakeScript
@@ -103,7 +103,7 @@ async def test_streamed_text_equals_unstreamed(tokens_per_step: int, stop: objec
 
 
 async def test_stop_string_ends_the_worker_and_hides_the_overshoot() -> None:
-    script = FakeScript(reply=list(b"one two three four"), token_delay_s=0.005)
+    script = FakeScript(reply=list(b"one two three four"), hold_after=len("one two three"))
     async with Harness(script) as server:
         answer = (await server.ask("x", stop=["two"])).json()
         assert answer["choices"][0]["message"]["content"] == "one "
@@ -199,41 +199,37 @@ async def test_b03_history_with_tool_calls_and_no_content() -> None:
 
 async def test_one_connection_serves_many_requests() -> None:
     async with Harness() as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        for text, stream in (("one", False), ("two", True), ("three", False)):
-            body = json.dumps(chat_body(text, stream=stream)).encode()
-            writer.write(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-                b"Content-Type: application/json\r\n"
-                b"Content-Length: %d\r\n\r\n" % len(body) + body
-            )
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            assert "200 ok" in head
-            assert "connection: close" not in head
-            if stream:
-                raw = await reader.readuntil(b"0\r\n\r\n")
-                assert b"[DONE]" in raw
-            else:
-                length = int(head.split("content-length: ")[1].split("\r\n")[0])
-                answer = json.loads(await reader.readexactly(length))
-                assert answer["choices"][0]["message"]["content"] == text
-        writer.close()
-        await writer.wait_closed()
+        async with connected(server.port) as (reader, writer):
+            for text, stream in (("one", False), ("two", True), ("three", False)):
+                body = json.dumps(chat_body(text, stream=stream)).encode()
+                writer.write(
+                    b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+                    b"Content-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n" % len(body) + body
+                )
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                assert "200 ok" in head
+                assert "connection: close" not in head
+                if stream:
+                    raw = await reader.readuntil(b"\r\n0\r\n\r\n")
+                    assert b"[DONE]" in raw
+                else:
+                    length = int(head.split("content-length: ")[1].split("\r\n")[0])
+                    answer = json.loads(await reader.readexactly(length))
+                    assert answer["choices"][0]["message"]["content"] == text
         await server.idle()
 
 
 async def test_http_1_0_client_and_lower_case_query() -> None:
     async with Harness() as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        body = json.dumps(chat_body("old", stream=True)).encode()
-        writer.write(
-            b"POST /v1/chat/completions?beta=true HTTP/1.0\r\nContent-Length: %d\r\n\r\n"
-            % len(body)
-            + body
-        )
-        raw = await reader.read()
-        writer.close()
-        await writer.wait_closed()
+        async with connected(server.port) as (reader, writer):
+            body = json.dumps(chat_body("old", stream=True)).encode()
+            writer.write(
+                b"POST /v1/chat/completions?beta=true HTTP/1.0\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
+                + body
+            )
+            raw = await reader.read()
         assert b"[DONE]" in raw
 
 

@@ -37,11 +37,13 @@ async def test_whole_answer() -> None:
 
 
 async def test_stream_starts_with_choice_0_and_each_choice_is_whole() -> None:
-    script = FakeScript(reply=list(b"a long enough reply"), token_delay_s=0.002)
+    script = FakeScript(reply=list(b"a long enough reply"), hold_after=1)
     async with Harness(script) as server:
         options = {"include_usage": True}
-        response = await server.ask("hi", n=3, stream=True, stream_options=options)
-        events = events_of(response.text)
+        answer = asyncio.create_task(server.ask("hi", n=3, stream=True, stream_options=options))
+        await eventually(lambda: len(server.models[0].submits()) == 3)
+        server.models[0].worker.release()
+        events = events_of((await answer).text)
         await server.idle()
     indexes = [event["choices"][0]["index"] for event in events[:-2]]
     assert indexes[0] == 0
@@ -127,13 +129,12 @@ async def test_a_full_queue_does_not_turn_an_answer_away_that_has_begun(stream: 
 
 
 async def test_a_client_that_leaves_frees_every_place() -> None:
-    script = FakeScript(reply=[97] * 1000, token_delay_s=0.005)
-    async with Harness(script) as server:
+    async with Harness(FakeScript(reply=[97] * 1000, hold_after=100)) as server:
         body = chat_body("x", n=3, stream=True)
         async with server.client.stream("POST", CHAT, json=body) as answer:
-            async for _ in answer.aiter_lines():
-                if server.in_flight() == 3:
-                    break
+            lines = answer.aiter_lines()
+            await anext(lines)
+            await server.running(3)
         await server.idle()
         assert {cancel.reason for cancel in server.models[0].cancels()} == {"client_gone"}
 
@@ -153,8 +154,7 @@ async def test_a_client_that_leaves_the_queue_leaves_nothing_behind() -> None:
 
 
 async def test_a_server_that_stops_ends_all_choices() -> None:
-    script = FakeScript(reply=[97] * 1000, token_delay_s=0.005)
-    async with Harness(script) as server:
+    async with Harness(FakeScript(reply=[97] * 1000, hold_after=100)) as server:
         answer = asyncio.create_task(server.ask("x", n=3))
         await server.running(3)
         server.generator.abort_all(ShuttingDown("The server is stopping."))

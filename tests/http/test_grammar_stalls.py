@@ -78,7 +78,7 @@ async def test_who_left_is_not_compiled_for() -> None:
         for task in large:
             task.cancel()
         await asyncio.gather(*large, return_exceptions=True)
-        await eventually(lambda: len(tasks) <= 1)
+        await eventually(lambda: not tasks)
         text.gate.set()
         last = await asyncio.wait_for(server.client.post(CHAT, json=schema_body(LARGE)), 60)
         assert last.status_code == 200

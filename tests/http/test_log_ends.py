@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from http_harness import CHAT, LOOPS, Harness, chat_body, eventually
+from http_harness import CHAT, LOOPS, Harness, chat_body, connected, eventually
 
 from luce.testing.fake_script import FakeScript
 
@@ -23,20 +23,19 @@ def finished(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 async def read_to_the_end(port: int, *, stream: bool, close: bool) -> bytes:
     """A request by hand; the connection is read until the server closes it, or all is there."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps(chat_body("hi", stream=stream)).encode()
     head = (
         f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         f"Connection: {'close' if close else 'keep-alive'}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    writer.write(head.encode() + body)
-    if close:
-        answer = await reader.read()
-    else:
+    async with connected(port) as (reader, writer):
+        writer.write(head.encode() + body)
+        if close:
+            return await reader.read()
         answer = await reader.readuntil(b"\r\n0\r\n\r\n" if stream else b"}}")
-    writer.close()
-    await writer.wait_closed()
-    return answer
+        writer.close()
+        await writer.wait_closed()
+        return answer
 
 
 @pytest.mark.parametrize("anyio_backend", LOOPS)
@@ -61,12 +60,11 @@ async def test_who_has_read_all_is_served_whoever_closes(
 async def test_who_leaves_before_the_end_is_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with Harness(FakeScript(hold_after=1)) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        body = json.dumps(chat_body("hi", stream=True)).encode()
-        writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\n" % CHAT.encode())
-        writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        await reader.readuntil(b'"h"')
-        writer.transport.abort()
+        async with connected(server.port) as (reader, writer):
+            body = json.dumps(chat_body("hi", stream=True)).encode()
+            writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\n" % CHAT.encode())
+            writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await reader.readuntil(b'"h"')
         await eventually(lambda: len(finished(caplog)) == 1)
     (line,) = (vars(record) for record in finished(caplog))
     assert (line["status"], line["error"]) == (499, "client_gone")

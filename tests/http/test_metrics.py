@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -69,8 +70,10 @@ async def test_every_metric_of_the_table_is_there_for_both_models() -> None:
 
 async def test_a_served_request_is_in_every_histogram_once() -> None:
     async with Harness(FakeScript(token_delay_s=0.02)) as server:
+        began_s = time.monotonic()
         await server.ask("hello")
         found = await settled(server, requests=1)
+        took_s = time.monotonic() - began_s
     assert found.get("request_success_total", model="big", finished_reason="stop") == 1
     for spec in m.table():
         if spec.kind == "histogram":
@@ -86,7 +89,7 @@ async def test_a_served_request_is_in_every_histogram_once() -> None:
     decode = found.get("request_decode_time_seconds_sum", model="big")
     assert None not in (ttft, e2e, queue, prefill, decode)
     assert ttft == pytest.approx(queue + prefill)
-    assert 0.02 <= ttft < ttft + decode <= e2e < 2
+    assert 0.02 <= ttft < ttft + decode <= e2e < took_s
     assert found.get("route_decisions_total", **route("big", "big", "preferred")) == 1
 
 
@@ -151,21 +154,22 @@ async def test_refused_requests_say_why() -> None:
     async with Harness(held, rules=Rules(queue_limit=1, queue_timeout_s=0.2)) as server:
         first = asyncio.create_task(server.ask("one"))
         await eventually(lambda: server.models[0].worker.in_flight == 1)
-        second = asyncio.create_task(server.ask("two"))
+        assert (await server.ask("two")).status_code == 503
+        server.generator._admissions.queue_timeout_s = None
+        third = asyncio.create_task(server.ask("three"))
         await eventually(lambda: server.router.num_waiting == 1)
-        assert (await server.ask("three")).status_code == 503
-        assert (await second).status_code == 503
-        assert (await server.ask("four", temperature=-1)).status_code == 400
-        server.models[0].worker.release()
-        await first
-        found = await settled(server, requests=4)
+        assert (await server.ask("four")).status_code == 503
+        assert (await server.ask("five", temperature=-1)).status_code == 400
+        answers = await server.let_go(first, third)
+        assert [answer.status_code for answer in answers] == [200, 200]
+        found = await settled(server, requests=5)
         assert found.get("queue_rejected_total", reason="full") == 1
         assert found.get("queue_rejected_total", reason="timeout") == 1
         assert found.get("request_failure_total", model="", reason="overloaded") == 2
         assert found.get("request_failure_total", model="", reason="invalid_request_error") == 1
         server.router.shut_down()
         await server.ask("too late")
-        found = await settled(server, requests=5)
+        found = await settled(server, requests=6)
         assert found.get("queue_rejected_total", reason="shutting_down") == 1
 
 
@@ -184,8 +188,9 @@ async def test_a_client_that_leaves_is_no_success() -> None:
 async def test_gauges_follow_the_requests() -> None:
     held = FakeScript(hold_after=1, max_concurrency=1)
     async with Harness(held) as server:
-        asks = [asyncio.create_task(server.ask(text)) for text in ("one", "two")]
+        first = asyncio.create_task(server.ask("one"))
         await eventually(lambda: server.models[0].handle.num_decoding == 1)
+        second = asyncio.create_task(server.ask("two"))
         await eventually(lambda: server.router.num_waiting == 1)
         found = await scrape(server)
         for name in ("requests_running", "requests_decoding", "model_slots_reserved"):
@@ -193,10 +198,10 @@ async def test_gauges_follow_the_requests() -> None:
         assert found.get("requests_waiting") == 1
         assert found.get("model_slots", model="big") == 1
         server.models[0].worker.release()
-        await asks[0]
-        await eventually(lambda: server.models[0].handle.num_decoding == 1)
+        await first
+        await eventually(lambda: len(server.models[0].submits()) == 2)
         server.models[0].worker.release()
-        await asks[1]
+        await second
         found = await settled(server, requests=2)
         for name in ("requests_running", "requests_decoding", "model_slots_reserved"):
             assert found.get(name, model="big") == 0, name

@@ -31,6 +31,29 @@ async def test_models_are_listed_by_priority() -> None:
         assert one == listed["data"][1]
 
 
+async def test_codex_gets_the_list_in_its_own_form() -> None:
+    async with Harness(FakeScript(max_ctx=512), FakeScript(max_ctx=1024)) as server:
+        listed = (await server.client.get("/v1/models?client_version=0.171.0")).json()
+        assert list(listed) == ["models"]
+        assert [(m["slug"], m["priority"]) for m in listed["models"]] == [("big", 1), ("small", 2)]
+        first = listed["models"][0]
+        efforts = [level["effort"] for level in first.pop("supported_reasoning_levels")]
+        assert efforts == ["none", "low", "medium", "high", "xhigh"]
+        assert first == {
+            "slug": "big",
+            "display_name": "big",
+            "description": "Served by luce",
+            "default_reasoning_level": "low",
+            "shell_type": "shell_command",
+            "visibility": "list",
+            "supported_in_api": True,
+            "priority": 1,
+            "context_window": 512,
+            "supports_reasoning_summaries": False,
+            "supports_parallel_tool_calls": False,
+        }
+
+
 async def test_root_and_head() -> None:
     async with Harness() as server:
         root = await server.client.get("/")

@@ -124,7 +124,7 @@ def test_a_huge_prompt_holds_up_nobody(demo_model: Path, unit: str) -> None:
         assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
         assert len(re.findall(r"\d+", error["message"])) == 2
         assert num_meanwhile >= 5
-        assert slowest_s < max(0.2, (time.monotonic() - began) / 2)
+        assert slowest_s < max(2.0, (time.monotonic() - began) / 2)
         assert resident_mib(server.process.pid) - before < 300
 
 
@@ -160,11 +160,11 @@ def test_start_ready_and_orderly_end(model: Path, tmp_path: Path) -> None:
     with serving(model, {"load_until_file": str(loaded)}) as server:
         health = httpx2.get(f"{server.url}/health", timeout=60)
         assert (health.status_code, health.json()["status"]) == (503, "loading")
+        server.wait_for("tiny: loading")
         loaded.touch()
         url = server.ready()
         assert "curl" in server.wait_for(rf"curl {re.escape(url)}/v1/chat/completions .*")
-        assert "tiny: loading" in "".join(server.lines)
-        assert httpx2.get(f"{url}/health").status_code == 200
+        assert httpx2.get(f"{url}/health", timeout=60).status_code == 200
         answer = ask(url, max_tokens=3)
         assert answer.status_code == 200, answer.text
         assert answer.json()["model"] == "tiny"
@@ -222,8 +222,25 @@ def test_port_in_use_is_found_before_anything_is_read(model: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_sigterm_lets_running_requests_finish_and_refuses_waiting_ones(model: Path) -> None:
-    with serving(model, {**SLOW_STREAM, "reply": [97] * 300}) as server:
+def stops_accepting(url: str) -> None:
+    """Wait until it has taken notice of the first signal."""
+    port = int(url.rsplit(":", 1)[1])
+    until = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionError:
+            return
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_sigterm_lets_running_requests_finish_and_refuses_waiting_ones(
+    model: Path, tmp_path: Path
+) -> None:
+    may_end = tmp_path / "may end"
+    script = {"reply": [97] * 300, "hold_after": 5, "hold_until_file": str(may_end)}
+    with serving(model, {**script, "max_concurrency": 1}) as server:
         url = server.ready()
         thread, lines = start_stream(url)
         wait_for_first(lines)
@@ -235,6 +252,7 @@ def test_sigterm_lets_running_requests_finish_and_refuses_waiting_ones(model: Pa
         server.process.send_signal(signal.SIGTERM)
         waiter.join(60)
         assert waiting == [503]
+        may_end.touch()
         thread.join(60)
         assert lines[-2] == "data: [DONE]"
         assert '"finish_reason":"stop"' in lines[-4]
@@ -265,12 +283,27 @@ def test_second_signal_ends_at_once(model: Path) -> None:
         with client as answer:
             next(answer.iter_lines())
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+            stops_accepting(url)
             assert server.process.poll() is None
             started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             assert server.end()[0] == 0
             assert time.monotonic() - started < 30
+
+
+def test_second_signal_ends_running_answers_with_an_error(model: Path) -> None:
+    script = {**SLOW_STREAM, "reply": [97] * 4000}
+    with serving(model, script, shutdown_grace_s=100) as server:
+        url = server.ready()
+        thread, lines = start_stream(url)
+        wait_for_first(lines)
+        server.process.send_signal(signal.SIGTERM)
+        stops_accepting(url)
+        server.process.send_signal(signal.SIGTERM)
+        thread.join(60)
+        assert "shutting_down" in lines[-4]
+        assert lines[-2] == "data: [DONE]"
+        assert server.end()[0] == 0
 
 
 def test_half_sent_request_does_not_hold_up_the_end(model: Path) -> None:
@@ -288,20 +321,23 @@ def test_half_sent_request_does_not_hold_up_the_end(model: Path) -> None:
 
 def test_signal_while_loading(model: Path) -> None:
     with serving(model, {"load_s": 60.0}) as server:
-        httpx2.get(f"{server.url}/health")
+        httpx2.get(f"{server.url}/health", timeout=60)
         server.process.send_signal(signal.SIGTERM)
         assert server.end()[0] == 0
 
 
 def test_killed_worker_comes_back(model: Path, tmp_path: Path) -> None:
-    once = tmp_path / "crashed"
-    script = {"crash": "admitted", "crash_once_file": str(once)}
+    once, loaded = tmp_path / "crashed", tmp_path / "loaded"
+    loaded.touch()
+    script = {"crash": "admitted", "crash_once_file": str(once), "load_until_file": str(loaded)}
     with serving(model, script) as server:
         url = server.ready()
+        loaded.unlink()
         assert ask(url).status_code == 503
-        assert httpx2.get(f"{url}/health").status_code == 503
+        assert httpx2.get(f"{url}/health", timeout=60).status_code == 503
+        loaded.touch()
         until = time.monotonic() + 60
-        while httpx2.get(f"{url}/health").status_code != 200:
+        while httpx2.get(f"{url}/health", timeout=60).status_code != 200:
             assert time.monotonic() < until
             time.sleep(0.1)
         assert ask(url, max_tokens=2).status_code == 200

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 
 import pytest
 from http_harness import CHAT, Harness, Rules, chat_body, eventually
 
-from luce.listener import connection
+from luce.listener import connection, respond
 from luce.testing.fake_script import FakeScript
 from luce.testing.slow_reader import SlowReader
 
@@ -92,6 +93,12 @@ async def answers(client: SlowReader, wait_s: float = 60) -> bytes:
     return await asyncio.wait_for(client.read_all(), wait_s)
 
 
+async def ends_without_a_word(client: SlowReader) -> None:
+    """The server hangs up; what was sent to it meanwhile makes that a reset."""
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(client.read(65536), 60) == b""
+
+
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_could_be_read_in_two_ways_is_refused(name: str) -> None:
     async with Harness() as server:
@@ -137,7 +144,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 @pytest.mark.parametrize("behind", [b"GARBAGE\r\n\r\n", REFUSED["two hosts"], b"XXXX"])
 async def test_garbage_behind_a_request_does_not_get_into_its_stream(behind: bytes) -> None:
-    script = FakeScript(reply=[97] * 300, token_delay_s=0.002)
+    script = FakeScript(reply=[97] * 300, hold_after=5)
     body = json.dumps(chat_body(stream=True)).encode()
     async with Harness(script) as server:
         async with server.slow_reader() as client:
@@ -197,7 +204,7 @@ async def test_a_head_that_drips_ends_the_connection(monkeypatch: pytest.MonkeyP
 
             dripping = asyncio.create_task(drip())
             try:
-                assert await answers(client) == b""
+                await ends_without_a_word(client)
             finally:
                 dripping.cancel()
                 await asyncio.gather(dripping, return_exceptions=True)
@@ -211,8 +218,9 @@ async def test_an_upload_that_nobody_wants_ends(path: str, monkeypatch: pytest.M
             head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
             await client.send_raw(head.encode() + b"x")
             assert (await client.read(65536)).startswith(b"HTTP/1.1 40")
-            await client.send_raw(b"x")
-            assert await answers(client) == b""
+            with contextlib.suppress(ConnectionError):  # It may have ended already.
+                await client.send_raw(b"x")
+            await ends_without_a_word(client)
 
 
 async def test_a_short_unread_body_keeps_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +233,8 @@ async def test_a_short_unread_body_keeps_the_connection(monkeypatch: pytest.Monk
                 await asyncio.sleep(0.1)
 
 
-async def test_a_dripping_body_is_a_408_in_the_end() -> None:
+async def test_a_dripping_body_is_a_408_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(respond, "_LINGER_S", 60.0)
     async with Harness(rules=Rules(upload_stall_s=1.0, upload_total_s=0.3)) as server:
         async with server.slow_reader() as client:
             await client.send_raw(post(b"Content-Length: 5000\r\n", b"{"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import ssl
@@ -11,7 +10,17 @@ from typing import Any
 
 import httpx2
 import pytest
-from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, events_of, eventually, text_of
+from http_harness import (
+    CHAT,
+    LOOPS,
+    Harness,
+    Rules,
+    chat_body,
+    connected,
+    events_of,
+    eventually,
+    text_of,
+)
 
 from luce.listener.bind import url_of
 from luce.listener.tls import tls_context
@@ -21,6 +30,15 @@ from luce.testing.fake_script import FakeScript
 pytestmark = pytest.mark.anyio
 
 FILES = Path(__file__).parents[1] / "data" / "tls"
+FLOOD = FakeScript(
+    reply=[97] * 20_000,
+    token_delay_s=0.0,
+    max_ctx=30_000,
+    kv_pool_tokens=60_000,
+    hold_after=1,
+    hold_again_after=19_000,
+)
+"""Megabytes of events, once the test lets them go, and never all of them."""
 
 
 @pytest.fixture(params=LOOPS)
@@ -78,13 +96,10 @@ async def test_tls_versions(version: ssl.TLSVersion) -> None:
     async with TlsHarness() as server:
         context = trusting(version)
         context.set_alpn_protocols(["h2", "http/1.1"])
-        _, writer = await asyncio.open_connection(
-            "127.0.0.1", server.port, ssl=context, server_hostname="localhost"
-        )
-        connection = writer.get_extra_info("ssl_object")
-        assert connection.version() == version.name.replace("_", ".")
-        assert connection.selected_alpn_protocol() == "http/1.1"
-        writer.close()
+        async with connected(server.port, ssl=context, server_hostname="localhost") as (_, writer):
+            connection = writer.get_extra_info("ssl_object")
+            assert connection.version() == version.name.replace("_", ".")
+            assert connection.selected_alpn_protocol() == "http/1.1"
 
 
 async def test_plain_http_to_a_tls_server_harms_nobody() -> None:
@@ -96,7 +111,7 @@ async def test_plain_http_to_a_tls_server_harms_nobody() -> None:
 
 
 async def test_a_client_that_leaves_tls_is_seen() -> None:
-    script = FakeScript(reply=[97] * 2000, token_delay_s=0.002, max_ctx=4096)
+    script = FakeScript(reply=[97] * 2000, max_ctx=4096, hold_after=5)
     async with TlsHarness(script) as server:
         async with server.client.stream("POST", CHAT, json=chat_body(stream=True)) as answer:
             await anext(answer.aiter_text())
@@ -105,20 +120,17 @@ async def test_a_client_that_leaves_tls_is_seen() -> None:
 
 
 async def test_a_tls_client_that_stops_reading_is_dropped() -> None:
-    script = FakeScript(
-        reply=[97] * 20_000, token_delay_s=0.0, max_ctx=30_000, kv_pool_tokens=60_000
-    )
-    async with TlsHarness(script, stall_s=0.3) as server:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", server.port, ssl=trusting(), server_hostname="localhost", limit=1024
-        )
-        body = json.dumps(chat_body(stream=True)).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        writer.write(head + body)
-        assert (await reader.read(100)).startswith(b"HTTP/1.1 200")
-        await eventually(lambda: server.in_flight() == 0, timeout_s=10)
-        assert server.models[0].cancels()
-        writer.transport.abort()
+    async with TlsHarness(FLOOD, stall_s=0.3) as server:
+        tls = {"ssl": trusting(), "server_hostname": "localhost", "limit": 1024}
+        async with connected(server.port, **tls) as (reader, writer):
+            body = json.dumps(chat_body(stream=True)).encode()
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            # The flood comes after this, or the connection might be dropped before it is read.
+            assert (await reader.readexactly(12)) == b"HTTP/1.1 200"
+            server.models[0].worker.release()
+            await eventually(lambda: server.in_flight() == 0)
+            assert server.models[0].cancels()
 
 
 async def test_unix(tmp_path: Path) -> None:
@@ -128,7 +140,7 @@ async def test_unix(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_leaves_a_unix_socket_is_seen(tmp_path: Path) -> None:
-    script = FakeScript(reply=[97] * 2000, token_delay_s=0.002, max_ctx=4096)
+    script = FakeScript(reply=[97] * 2000, max_ctx=4096, hold_after=5)
     with listen_on(tmp_path / "luce.sock") as sock:
         async with UnixHarness(sock, script) as server:
             async with server.client.stream("POST", CHAT, json=chat_body(stream=True)) as answer:
@@ -141,28 +153,24 @@ async def test_a_unix_client_that_closes_its_sending_half_is_served(tmp_path: Pa
     path = tmp_path / "luce.sock"
     with listen_on(path) as sock:
         async with UnixHarness(sock, FakeScript(token_delay_s=0.05)) as server:
-            reader, writer = await asyncio.open_unix_connection(path)
-            body = json.dumps(chat_body("hello")).encode()
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            writer.write_eof()
-            assert b'"content":"hello"' in await reader.read()
-            writer.close()
+            async with connected(path) as (reader, writer):
+                body = json.dumps(chat_body("hello")).encode()
+                head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
+                writer.write_eof()
+                assert b'"content":"hello"' in await reader.read()
             await server.idle()
 
 
 async def test_a_unix_client_that_stops_reading_is_dropped(tmp_path: Path) -> None:
-    script = FakeScript(
-        reply=[97] * 20_000, token_delay_s=0.0, max_ctx=30_000, kv_pool_tokens=60_000
-    )
     path = tmp_path / "luce.sock"
     with listen_on(path) as sock:
-        async with UnixHarness(sock, script, stall_s=0.3) as server:
-            _, writer = await asyncio.open_unix_connection(path, limit=1024)
-            body = json.dumps(chat_body(stream=True)).encode()
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            await eventually(lambda: bool(server.models[0].submits()))
-            await eventually(lambda: server.in_flight() == 0, timeout_s=10)
-            assert server.models[0].cancels()
-            writer.transport.abort()
+        async with UnixHarness(sock, FLOOD, stall_s=0.3) as server:
+            async with connected(path, limit=1024) as (_, writer):
+                body = json.dumps(chat_body(stream=True)).encode()
+                head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
+                await server.running(1)
+                server.models[0].worker.release()
+                await eventually(lambda: server.in_flight() == 0)
+                assert server.models[0].cancels()

@@ -83,10 +83,13 @@ async def test_one_idle_model() -> None:
 
 
 async def test_a_request_is_prefill_until_its_first_token_then_decode_then_history() -> None:
-    script = FakeScript(token_delay_s=0.3, hold_after=1, cached_tokens=2)
+    script = FakeScript(token_delay_s=0.12, hold_after=0, hold_again_after=1, cached_tokens=2)
     async with Harness(script) as server:
         ask = asyncio.create_task(server.ask("hello"))
         await until(server, phase="prefill", active_requests=1)
+        await server.running(1)
+        await asyncio.sleep(0.3)
+        server.models[0].worker.release()
         body = await until(server, phase="decode", active_requests=1, total_requests=1)
         assert body["models"][0]["in_flight"] == 1
         assert body["perf_history"] == []
@@ -128,13 +131,16 @@ async def test_two_models_in_different_phases_are_mixed() -> None:
 
 
 async def test_one_model_with_both_is_mixed_too() -> None:
-    async with Harness(FakeScript(hold_after=1, token_delay_s=0.2)) as server:
+    async with Harness(FakeScript(hold_after=0, hold_again_after=1)) as server:
         first = asyncio.create_task(server.ask("one"))
-        await until(server, phase="decode")
+        await server.running(1)
+        server.models[0].worker.release()
+        await until(server, phase="decode", active_requests=1)
         second = asyncio.create_task(server.ask("two"))
         await until(server, phase="mixed", active_requests=2)
+        await server.running(2)
         server.models[0].worker.release()
-        await until(server, phase="decode")
+        await until(server, phase="decode", active_requests=1)
         server.models[0].worker.release()
         await asyncio.gather(first, second)
 

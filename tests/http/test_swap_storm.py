@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 
 import pytest
 from demand_harness import DemandHarness, DemandRules
@@ -46,6 +47,7 @@ async def blow(server: SwapHarness, seed: int) -> dict[str, int]:
         ends[end] = ends.get(end, 0) + 1
 
     asks: list[asyncio.Task[None]] = []
+    dying: list[threading.Thread | None] = []
     for _ in range(NUM_REQUESTS):
         asks.append(asyncio.create_task(ask(rng.choice([*NAMES, *NAMES, None]))))
         await asyncio.sleep(rng.choice([0, 0.001, 0.01]))
@@ -53,10 +55,12 @@ async def blow(server: SwapHarness, seed: int) -> dict[str, int]:
             rng.choice(asks).cancel()
         victim = rng.choice(NAMES)
         if rng.random() < 0.03 and server.launcher.num_launched[victim]:
-            server.worker(victim).crash()
+            dying.append(server.worker(victim).crash())
     results = await asyncio.wait_for(asyncio.gather(*asks, return_exceptions=True), 60)
     broken = [r for r in results if isinstance(r, Exception)]
     assert broken == []
+    for thread in filter(None, dying):
+        await asyncio.to_thread(thread.join)
     return ends
 
 

@@ -6,6 +6,7 @@ Row A33 (a model of several slots is refused) is none of ours: `test_a5` swaps s
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -68,11 +69,14 @@ async def test_a4_five_at_once_cause_one_swap() -> None:
 @pytest.mark.parametrize("slots", [1, 4])
 async def test_a5_interleaved_requests_are_served_in_cohorts(slots: int) -> None:
     scripts = [FakeScript(token_delay_s=0.002, max_concurrency=slots) for _ in range(2)]
+    scripts[0].hold_after = 1
     async with SwapHarness(*scripts, rules=SwapRules(queue_limit=64)) as server:
         asks = []
         for index in range(40):
             asks.append(server.asking(("big", "small")[index % 2]))
-            await asyncio.sleep(0.001)
+            await eventually(lambda n=index + 1: server.router.num_open + server.in_flight() >= n)  # type: ignore[misc]
+        server.worker("big").script.hold_after = None
+        server.worker("big").release()
         answers = await asyncio.gather(*asks)
         assert [answer.status_code for answer in answers] == [200] * 40
         assert [answer.json()["model"] for answer in answers] == ["big", "small"] * 20
@@ -83,7 +87,9 @@ async def test_a5_interleaved_requests_are_served_in_cohorts(slots: int) -> None
 async def test_a6_who_brought_a_model_in_is_served_before_it_goes() -> None:
     scripts = (FakeScript(), FakeScript(reinstate_s=0.1), FakeScript())
     async with SwapHarness(*scripts) as server:
-        asks = [server.asking("small"), server.asking("third")]
+        asks = [server.asking("small")]
+        await server.reaches("small", "loading")
+        asks.append(server.asking("third"))
         done: list[str] = []
         for ask in asks:
             ask.add_done_callback(lambda ended: done.append(ended.result().json()["model"]))
@@ -102,6 +108,7 @@ async def test_a7_a_swap_outlives_the_client_that_caused_it() -> None:
         await eventually(lambda: server.router.num_open == 0)
         server.worker("small").release_control()
         await server.reaches("small", "ready")
+        await eventually(lambda: not server.coordinator.arriving)
         status = await server.status()
         assert (status["waiting"], status["swap_active"]) == (0, False)
         assert server.worker("small").in_flight == 0
@@ -358,6 +365,7 @@ async def test_a_drain_that_takes_too_long_gives_the_swap_up_and_kills_nothing()
         assert server.state("big") == "ready"
         server.worker("big").release()
         assert (await held).json()["choices"][0]["message"]["content"] == "goes on"
+        await server.idle()  # It drains at once.
         assert (await server.named("small")).json()["model"] == "small"
 
 
@@ -446,11 +454,22 @@ async def test_a_worker_that_does_not_answer_holds_up_nobody_for_ever(
         await server.idle()
 
 
+class FirstIsShort(dict[str, float]):
+    """Limits of transitions: a moment for the first reinstatement, long enough for all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reinstate_s = itertools.chain([0.1], itertools.repeat(60.0))
+
+    def __missing__(self, op: str) -> float:
+        return next(self._reinstate_s) if op == "reinstate" else 60.0
+
+
 async def test_a_worker_that_does_not_come_in_in_time_is_one_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with SwapHarness(FakeScript(), FakeScript()) as server:
-        monkeypatch.setitem(residents.TRANSITION_LIMIT_S, "reinstate", 0.1)
+        monkeypatch.setattr(residents, "TRANSITION_LIMIT_S", FirstIsShort())
         server.worker("small").script.hold_controls = ["reinstate"]
         error = (await server.named("small")).json()["error"]
         assert error["code"] == "model_unavailable"

@@ -169,6 +169,9 @@ async def test_no_messages_count_the_system_text() -> None:
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
         ({"messages": "x"}, "messages"),
         ({"system": 5}, "system"),
+        # The message itself would be refused for these.
+        ({"temperature": -0.5}, "temperature"),
+        ({"rep_window": -1}, "rep_window"),
     ],
 )
 async def test_what_would_be_miscounted_is_refused(fields: dict[str, Any], param: str) -> None:

@@ -107,7 +107,8 @@ async def test_b27_parallel_calls_have_an_index_and_an_id_of_their_own(
 
 
 async def test_b27_without_parallel_calls_there_is_one_and_the_worker_is_stopped() -> None:
-    async with serving(TWO_CALLS, token_delay_s=0.001) as server:
+    almost_all = len(writing(TEXT, TWO_CALLS).reply or []) - 3
+    async with serving(TWO_CALLS, hold_after=almost_all) as server:
         for stream in (False, True):
             fields = {"tools": [ADD, MUL], "parallel_tool_calls": False, "stream": stream}
             response = await server.ask("both", **fields)

@@ -102,7 +102,7 @@ async def test_encoded_bodies(encoding: str, status: int) -> None:
 
 async def test_a_slow_stream_to_a_client_that_stops_reading_is_seen() -> None:
     """Few bytes a second: only what the kernel does not hide shows that nobody reads."""
-    script = FakeScript(reply=[97] * 9000, token_delay_s=0.001, max_ctx=10_000)
+    script = FakeScript(reply=[97] * 9000, token_delay_s=0.001, max_ctx=10_000, hold_after=8000)
     async with Harness(script, rules=Rules(stall_s=0.5)) as server:
         async with server.slow_reader() as client:
             head, body = request("1.1", b"", stream=True)

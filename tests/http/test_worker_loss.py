@@ -126,7 +126,7 @@ async def test_too_long_for_the_model_that_is_up_waits_for_the_one_that_restarts
 
 async def test_abort_of_running_requests_is_an_error_end() -> None:
     """What a shutdown does when the grace is over."""
-    script = FakeScript(reply=[97] * 1000, token_delay_s=0.01)
+    script = FakeScript(reply=[97] * 1000, hold_after=100)
     async with Harness(script) as server:
         streamed = asyncio.create_task(server.ask("x", stream=True))
         whole = asyncio.create_task(server.ask("x"))

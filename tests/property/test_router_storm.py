@@ -28,7 +28,7 @@ from luce.listener.context import RequestContext
 from luce.listener.generate import Generator
 from luce.listener.served import ServedModel, ServedModels
 from luce.protocol.messages import LoadSpec, Retired, Submit
-from luce.protocol.sampling import GrammarSpec, ReasoningBudget
+from luce.protocol.sampling import GrammarSpec, ReasoningBudget, SamplingParams
 from luce.routing.policy import PrimaryFirst
 from luce.routing.router import Router
 from luce.testing.byte_tokenizer import pack_prompt
@@ -174,8 +174,12 @@ class Storm:
         if self.handles[index].state is not WorkerState.READY:
             return
         self.num_crashes += 1
+        # Whoever comes now is held, so that there is something to lose.
+        self.workers[index].script.hold_after = 1
+        await asyncio.sleep(0.01)
         self.workers[index].crash()
         await until(lambda: self.handles[index].state is WorkerState.LOST)
+        self.workers[index].script.hold_after = None
         await asyncio.sleep(self.rng.random() * 0.02)
         await self.start(index)
 
@@ -293,9 +297,11 @@ async def assert_nothing_is_left(storm: Storm) -> None:
     for handle, worker in zip(storm.handles, storm.workers, strict=True):
         await until(partial(is_idle, handle))
         await until(partial(is_idle, worker))
+        # What is left can still be used; a process that came up last has told of nothing yet.
+        prompt, sampling = pack_prompt(b"again"), SamplingParams(max_tokens=1)
+        await (await handle.submit("again", prompt, sampling)).retired
         await handle.control("check")
         assert handle.stats.free_blocks == handle.stats.total_blocks > 0
-    # What is left can still be used: each model serves again.
     for number in range(3):
         visitor = Visitor("still here", None, None, 0)
         await storm.visit(visitor, -1 - number)

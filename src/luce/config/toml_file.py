@@ -26,10 +26,10 @@ from luce.config.table import (
 )
 from luce.config.written import Written, WrittenModel
 from luce.errors import UsageError
+from luce.option_file import read_option_file, reason_of
 
 LISTENER_TABLE = "listener"
 MODEL_TABLE = "model"
-MAX_FILE_BYTES = 2**20
 
 
 def read_file(path: Path) -> Written:
@@ -60,13 +60,9 @@ def read_file(path: Path) -> Written:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_option_file(path)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--config: cannot read {path}: {reason}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise UsageError(f"--config: {path} is larger than {MAX_FILE_BYTES} bytes")
+        raise UsageError(f"--config: cannot read {path}: {reason_of(error)}") from error
     try:
         return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:

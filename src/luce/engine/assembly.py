@@ -9,9 +9,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
+from luce.engine.cache_memory import Zeros, cache_memory, fresh_zeros
 from luce.engine.device import (
     Device,
     dtype_name,
@@ -21,23 +23,31 @@ from luce.engine.device import (
 )
 from luce.engine.kv_tensors import kv_tensors
 from luce.engine.kv_types import typed_spec
+from luce.engine.memory_driver import DriverError, MemoryDriver
 from luce.engine.models.base import Model, Parameters
 from luce.engine.models.registry import family_of
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.candidates import OpRequest
 from luce.engine.ops.cpu.native import NativeOps
+from luce.engine.ops.cpu.native_choice import NativeChooser
 from luce.engine.ops.select import OpSet, select_ops
 from luce.engine.options import EngineInfo, EngineOptions
 from luce.engine.recorded import RecordedModel
+from luce.engine.rows import RowState
 from luce.engine.runner import Runner
-from luce.engine.state_tensors import StateTensors
-from luce.errors import PlacementError
+from luce.engine.sampling.draw import choose
+from luce.engine.sampling.sampler import Sampler
+from luce.engine.state_tensors import StateTensors, num_slots
+from luce.errors import PlacementError, UsageError
 from luce.kv.spec import KVSpec, StateSpec
 from luce.loaders.file_identity import FileIdentity
 from luce.loaders.hparams import HParams
 from luce.loaders.linear_attention import layer_pattern
 from luce.sizing.model_sizes import Sizing
 from luce.units import format_bytes
+
+if TYPE_CHECKING:
+    from luce.engine.device_executor import DeviceExecutor
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +95,19 @@ def kv_spec(
     return typed_spec(spec, options, dtype)
 
 
+def check_dtype(hparams: HParams, dtype: torch.dtype, device: Device) -> None:
+    """The products of a recurrence over a chunk leave float16's range on a GPU (seen on one).
+
+    Raises:
+        UsageError: it would be computed in that type.
+    """
+    if hparams.linear_attention is not None and dtype == torch.float16 and not device.is_cpu:
+        raise UsageError(
+            f"--dtype float16: {hparams.architecture} computes its recurrent layers in bfloat16 "
+            "or float32 on a GPU; leave the option out or choose one of them"
+        )
+
+
 def build_model(blueprint: Blueprint, parameters: Parameters) -> BuiltModel:
     """Choose the operations and fill the weights.
 
@@ -112,32 +135,61 @@ def fitted(blueprint: Blueprint, built: BuiltModel) -> Blueprint:
         return replace(blueprint, sizing=_fitted(blueprint, built))
 
 
-def make_runner(blueprint: Blueprint, built: BuiltModel) -> Runner:
+def make_runner(
+    blueprint: Blueprint, built: BuiltModel, driver: MemoryDriver | None = None
+) -> Runner:
     """The model with the cache and the states of a blueprint that was fitted.
+
+    Args:
+        blueprint: the sizes.
+        built: the model.
+        driver: gives them addresses that outlive their memory; None: PyTorch gives them both.
 
     Raises:
         PlacementError: the device's memory does not hold them.
     """
-    by_head = built.ops.is_on_device
-    blocks = blueprint.sizing.num_blocks + 1
+    by_head, device, dtype = built.ops.is_on_device, blueprint.device, blueprint.dtype
+    spec, blocks = blueprint.kv_spec, blueprint.sizing.num_blocks + 1
+    sizes = (spec.bytes_per_block * blocks, *_state_sizes(blueprint))
     with room_for(blueprint), torch.inference_mode():
-        kv = kv_tensors(
-            blueprint.kv_spec, blocks, blueprint.dtype, blueprint.device.torch, by_head=by_head
-        )
-        states = _states(blueprint)
-    release_cached(blueprint.device)
+        memory = cache_memory(driver, sizes, device)
+        zeros = fresh_zeros if memory is None else memory.zeros
+        kv = kv_tensors(spec, blocks, dtype, device.torch, zeros, by_head=by_head)
+        states = _states(blueprint, zeros)
+    release_cached(device)
     model = built.model
     native = built.ops.native
     if native is not None and _is_recordable(native, blueprint.hparams):
         # A recording knows the cache's addresses, so it goes with the cache.
         capacity = blueprint.options.chunk + blueprint.options.max_concurrency
         model = RecordedModel(model, native.tape, capacity)
-    return Runner(model, kv, built.ops.attention, states)
+    return Runner(model, kv, built.ops.attention, states, memory)
 
 
 def _is_recordable(native: NativeOps, hparams: HParams) -> bool:
     """Whether a recording can cover all: plain experts are called as tokens choose them."""
     return native.is_used and (hparams.experts is None or native.has_experts)
+
+
+def make_rows(built: BuiltModel, resolved: EngineInfo, device: Device) -> RowState:
+    """Rows for steps that are laid out on the host."""
+    native = built.ops.native
+    sampler = Sampler(
+        resolved.max_rows,
+        resolved.vocab_size,
+        resolved.max_ctx,
+        device.torch,
+        choose if native is None else NativeChooser(native.tape.library),
+    )
+    return RowState(resolved.max_rows, sampler, device.torch)
+
+
+def make_executor(runner: Runner, resolved: EngineInfo, device: Device) -> DeviceExecutor:
+    """What runs steps on a device."""
+    # Triton is needed only where it was chosen.
+    from luce.engine.device_executor import DeviceExecutor
+
+    return DeviceExecutor(runner, resolved, device.torch)
 
 
 def engine_info(blueprint: Blueprint, built: BuiltModel) -> EngineInfo:
@@ -176,6 +228,8 @@ def room_for(blueprint: Blueprint) -> Iterator[None]:
     """
     try:
         yield
+    except DriverError as error:
+        raise PlacementError(f"{blueprint.device.name} gave no memory: {error}") from error
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -186,14 +240,25 @@ def room_for(blueprint: Blueprint) -> Iterator[None]:
         ) from error
 
 
-def _states(blueprint: Blueprint) -> StateTensors | None:
+def _states(blueprint: Blueprint, zeros: Zeros = fresh_zeros) -> StateTensors | None:
     """Room for the recurrent states, where the model has such."""
     options, dtype = blueprint.options, blueprint.dtype
     spec = blueprint.state_spec
     if spec is None:
         return None
-    return StateTensors(
-        spec, options.max_concurrency, options.num_checkpoints, dtype, blueprint.device.torch
+    rows, checkpoints = options.max_concurrency, options.num_checkpoints
+    return StateTensors(spec, rows, checkpoints, dtype, blueprint.device.torch, zeros)
+
+
+def _state_sizes(blueprint: Blueprint) -> tuple[int, ...]:
+    """Bytes of each tensor of `_states`."""
+    spec, options = blueprint.state_spec, blueprint.options
+    if spec is None:
+        return ()
+    lines = num_slots(options.max_concurrency, options.num_checkpoints) * spec.num_layers
+    return (
+        lines * spec.conv_elements * spec.conv_element_bytes,
+        lines * spec.recurrent_elements * torch.float32.itemsize,
     )
 
 
@@ -206,7 +271,7 @@ def _fitted(blueprint: Blueprint, built: BuiltModel) -> Sizing:
     null_block = kv_tensors(spec, 1, blueprint.dtype, device.torch, by_head=True)
     probe = Runner(built.model, null_block, built.ops.attention, _states(blueprint))
     info = engine_info(blueprint, built)
-    steps, free = measure_steps(probe, info, device, options.chunk)
+    steps, free = measure_steps(probe, info, device, options)
     return fit_pool(blueprint.sizing, spec, options, steps, free)
 
 

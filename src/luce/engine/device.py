@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from luce.engine.device_kernel import (
+    PLAIN_LAUNCH,
+    DeviceKernel,
+    EarlyKernel,
+    KernelLaunch,
+    KernelLimits,
+)
 from luce.errors import PlacementError, UsageError
 from luce.sizing.element_types import resolve_dtype_name
 from luce.sizing.host_memory import available_bytes, own_bytes
@@ -120,14 +129,27 @@ def begin_readback(values: torch.Tensor) -> Callable[[], list[int]]:
     if values.device.type == "cpu":
         taken: list[int] = values.tolist()
         return lambda: taken
+    wait = begin_copy(values)
+    return lambda: [int(value) for value in wait().tolist()]
+
+
+def begin_copy(values: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Start copying a tensor to the host.
+
+    Returns:
+        A function that waits for the copy, not for what the device was told later, and returns
+        it. On a CPU it is the tensor itself.
+    """
+    if values.device.type == "cpu":
+        return lambda: values
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     pinned.copy_(values, non_blocking=True)
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record(torch.cuda.current_stream(values.device))
 
-    def wait() -> list[int]:
+    def wait() -> torch.Tensor:
         done.synchronize()
-        return [int(value) for value in pinned.tolist()]
+        return pinned
 
     return wait
 
@@ -142,6 +164,14 @@ def upload(values: npt.NDArray[np.generic], device: torch.device) -> torch.Tenso
         return tensor
     # PyTorch's pinned memory is used again only after the copies from it are done.
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def upload_into(target: torch.Tensor, values: npt.NDArray[np.generic]) -> None:
+    """Put a small array into a tensor of a device, as `upload` does, without one in between."""
+    tensor = torch.from_numpy(values)
+    if target.device.type != "cpu":
+        tensor = tensor.pin_memory()
+    target.copy_(tensor, non_blocking=True)
 
 
 class UploadLane:
@@ -210,15 +240,6 @@ def has_fp8_conversion() -> bool:
     return torch.cuda.get_device_capability() >= (8, 9)
 
 
-class DeviceKernel(Protocol):
-    """A compiled kernel in a device's own language."""
-
-    def __call__(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]
-    ) -> None:
-        """Launch it in the current stream; tensors are given as pointers, numbers as int."""
-
-
 def kernel_refusal() -> str | None:
     """Why `compile_kernel` cannot serve tensor-core kernels on bfloat16 here, or None."""
     if torch.version.hip or not torch.cuda.is_available():
@@ -230,14 +251,45 @@ def kernel_refusal() -> str | None:
     return None
 
 
-def compile_kernel(source: str, name: str) -> DeviceKernel:
+@functools.cache
+def kernel_limits(device: torch.device) -> KernelLimits:
+    """Those of a GPU."""
+    found = torch.cuda.get_device_properties(device)
+    return KernelLimits(
+        found.multi_processor_count,
+        int(getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)),
+        found.shared_memory_per_multiprocessor,
+    )
+
+
+def compile_kernel(source: str, name: str, launch: KernelLaunch = PLAIN_LAUNCH) -> DeviceKernel:
     """Compile an `extern "C"` kernel of CUDA C++ for the current device, at run time.
 
     Uses the compiler PyTorch brings along, through an interface it does not promise to keep:
     `kernel_refusal` tells whether it is there.
+
+    Args:
+        source: its text.
+        name: of the kernel.
+        launch: how it is launched.
+
+    Raises:
+        RuntimeError: the compiler or the device does not take it.
+        AttributeError: this PyTorch cannot launch it so.
     """
-    kernel: DeviceKernel = torch.cuda._compile_kernel(source, name)
-    return kernel
+    target = None
+    if launch.is_specific:
+        major, minor = torch.cuda.get_device_capability()
+        target = f"{major}{minor}a"
+    kernel = torch.cuda._compile_kernel(source, name, target)
+    if launch.shared_bytes:
+        kernel.set_shared_memory_config(launch.shared_bytes)
+    if launch.is_early:
+        driver = torch.cuda._utils._get_gpu_runtime_library()
+        stream = lambda: torch.cuda.current_stream().cuda_stream  # noqa: E731
+        return EarlyKernel(driver, kernel.func, stream, launch.shared_bytes)
+    plain: DeviceKernel = functools.partial(kernel, shared_mem=launch.shared_bytes)
+    return plain
 
 
 class DeviceGraph(Protocol):
@@ -305,3 +357,27 @@ def synchronize(device: Device) -> None:
     """Wait until a device has done all it was told."""
     if not device.is_cpu:
         torch.cuda.synchronize(device.torch)
+
+
+class SideStream:
+    """A place in which a device works beside what else it does; a CPU does it at once."""
+
+    def __init__(self, device: Device) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        if not device.is_cpu:
+            self._stream = torch.cuda.Stream(device.torch)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """What is launched inside goes there, and follows what was launched before."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def wait(self) -> None:
+        """Until all of it is done."""
+        if self._stream is not None:
+            self._stream.synchronize()

@@ -1,47 +1,60 @@
 """Runs steps on a GPU. Nothing here waits for the device but the reading of a step's tokens.
 
 A step of decode rows alone replays a captured graph of the next larger size; its input is one
-small copy, its output another. Where a row has a mask, the step's choice is made again from the
-logits that the graph left, while it still runs. Everything else runs kernel by kernel.
+small copy, its output another. So does a step with prompts where one of `mixed_shapes` fits it.
+Where a row has a mask, the step's choice is made again from the logits that the graph left, while
+it still runs. Everything else runs kernel by kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from luce.engine.device import DeviceGraph, capture, graph_pool, upload
-from luce.engine.device_inputs import decode_batch, decode_lanes, mixed_step
+from luce.engine.device import DeviceGraph, capture, graph_pool, upload, upload_into
+from luce.engine.device_inputs import (
+    StepShape,
+    decode_batch,
+    decode_lanes,
+    mixed_step,
+    step_numbers,
+    step_of,
+    upload_tables,
+)
 from luce.engine.device_rows import DeviceRows
 from luce.engine.extras import NO_EXTRAS, SampledTokens, StepExtras
-from luce.engine.ops.triton.sampling import DeviceSampler
+from luce.engine.mixed_shapes import fitting, mixed_shapes
+from luce.engine.ops.triton.sampling import DeviceSampler, StepLogits
 from luce.engine.options import EngineInfo
 from luce.engine.runner import Runner
 from luce.engine.sampling.masks import TokenMasks
 from luce.kv.spec import NULL_BLOCK, blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
-from luce.sizing.steps import padded_sizes
+from luce.sizing.steps import GRAPH_BYTES, padded_sizes
+
+log = logging.getLogger(__name__)
 
 GRAPH_STAGE = "graphs"
 
 
 @dataclass(frozen=True, slots=True)
 class _CapturedStep:
-    """A decode step of a fixed number of lanes.
+    """A step of fixed shapes; n lines are sampled.
 
     Attributes:
-        graph: reads the executor's lanes, writes `token_ids`.
-        token_ids: i32 [lanes].
-        logits: f32 [lanes, V], with penalties and biases applied.
+        graph: reads the executor's lanes, or a mixed step's numbers, and writes `token_ids`.
+        token_ids: i32 [n].
+        logits: of the lines, with penalties and biases applied.
     """
 
     graph: DeviceGraph
     token_ids: torch.Tensor
-    logits: torch.Tensor
+    logits: StepLogits
 
 
 class DeviceExecutor:
@@ -68,24 +81,49 @@ class DeviceExecutor:
         self._sizes = padded_sizes(resolved.max_rows)
         self._lanes = torch.zeros(self._sizes[-1], 4, dtype=torch.int32, device=device)
         self._captured: dict[int, _CapturedStep] = {}
+        self._mixed: dict[StepShape, tuple[torch.Tensor, _CapturedStep]] = {}
+        """Those with prompts, each with its numbers on the device."""
+        self._pool: object = None
 
     def launch(self, plan: StepPlan, extras: StepExtras) -> Callable[[], SampledTokens]:
         """Start a step; the function returned waits for its tokens."""
         self._rows.start(plan.starts)
         self._runner.start_states(plan.starts)
-        is_decode = all(item.sample and not item.token_ids for item in plan.items)
-        is_captured = is_decode and bool(self._captured)
-        can_replay = is_captured and self._is_capturable(plan.items, extras)
-        read = (self._replay if can_replay else self._run)(plan.items, extras)
+        read = self._begin(plan.items, extras)
         self._runner.save_states(plan.items)
         return read
 
+    def forget_rows(self) -> None:
+        """No row of before comes again; captured steps stay good."""
+        self._rows.forget()
+
+    @property
+    def graph_bytes(self) -> int:
+        """What the driver keeps for captured steps, beside PyTorch's memory."""
+        return (len(self._captured) + len(self._mixed)) * GRAPH_BYTES
+
+    def _begin(
+        self, items: tuple[ScheduledSequence, ...], extras: StepExtras
+    ) -> Callable[[], SampledTokens]:
+        """Replay a captured step that does what these items ask for, or run it."""
+        if not self._captured or not self._is_capturable(items, extras):
+            return self._run(items, extras)
+        # Decode rows come first.
+        if not items[-1].token_ids and all(item.sample for item in items):
+            return self._replay(items, extras)
+        shape = fitting(self._mixed, StepShape.of(items)) if self._mixed else None
+        return (
+            self._run(items, extras) if shape is None else self._replay_mixed(shape, items, extras)
+        )
+
     def _is_capturable(self, items: tuple[ScheduledSequence, ...], extras: StepExtras) -> bool:
-        rows = [item.row for item in items]
-        if self._rows.has_long_bias(rows):
+        if extras.tap is not None or self._rows.has_long_bias(item.row for item in items):
             return False
         # A graph leaves no raw logits of rows that it adjusts.
-        return not self._rows.has_adjusted([rows[line] for line in extras.reporting_lines])
+        if not extras.reporting_lines:
+            return True
+        sampled = [item.row for item in items if item.sample]
+        return not self._rows.has_adjusted([sampled[line] for line in extras.reporting_lines])
 
     def _replay(
         self, items: tuple[ScheduledSequence, ...], extras: StepExtras
@@ -93,33 +131,55 @@ class DeviceExecutor:
         count = len(items)
         size = next(size for size in self._sizes if size >= count)
         lanes = decode_lanes(items, self._resolved.block_tokens, size, self._rows.padding_row)
-        self._lanes[:size].copy_(upload(lanes, self._device), non_blocking=True)
-        captured = self._captured[size]
+        upload_into(self._lanes[:size], lanes)
+        return self._finish(self._captured[size], self._lanes[:count], extras)
+
+    def _replay_mixed(
+        self, shape: StepShape, items: tuple[ScheduledSequence, ...], extras: StepExtras
+    ) -> Callable[[], SampledTokens]:
+        numbers, captured = self._mixed[shape]
+        upload_tables(items, self._rows)
+        values = step_numbers(items, shape, self._resolved.block_tokens, self._rows.padding_row)
+        upload_into(numbers, values)
+        first, count = 4 * shape.decode, sum(item.sample for item in items)
+        lanes = numbers[first : first + 4 * count].view(-1, 4)
+        return self._finish(captured, lanes, extras)
+
+    def _finish(
+        self, captured: _CapturedStep, lanes: torch.Tensor, extras: StepExtras
+    ) -> Callable[[], SampledTokens]:
+        """Replay a step whose input is in place, of which the first lines are real."""
         captured.graph.replay()
-        logits, token_ids = captured.logits[:count], captured.token_ids[:count]
-        extras.look_at(logits)
+        count = len(lanes)
+        if not count:
+            return SampledTokens
+        logits, token_ids = captured.logits.first(count), captured.token_ids[:count]
+        extras.look_at(logits.raw)
         masks = extras.masks()
         if masks is not None:
             self._mask(logits, masks)
-            token_ids = self._sampler.choose(logits, self._lanes[:count])
+            token_ids = self._sampler.choose(logits, lanes)
         return extras.begin_readback(token_ids)
 
     def _run(
         self, items: tuple[ScheduledSequence, ...], extras: StepExtras
     ) -> Callable[[], SampledTokens]:
         step = mixed_step(items, self._rows, self._resolved.block_tokens)
-        logits = self._runner.logits(step.batch, extras.tap)
-        if logits is None:
+        raw = self._runner.raw_logits(step.batch, extras.tap)
+        if raw is None:
             return SampledTokens
-        extras.look_at(logits)
-        self._sampler.adjust(logits, step.lanes)
-        self._rows.add_long_biases(logits, step.batch.sampled_rows)
+        extras.look_at(raw)
+        rows = [item.row for item in items if item.sample]
+        if self._rows.has_long_bias(rows):
+            raw = raw.float()
+        logits = self._sampler.adjust(raw, step.lanes)
+        self._rows.add_long_biases(logits.wide, rows)
         masks = extras.masks()
         if masks is not None:
             self._mask(logits, masks)
         return extras.begin_readback(self._sampler.choose(logits, step.lanes))
 
-    def _mask(self, logits: torch.Tensor, masks: TokenMasks) -> None:
+    def _mask(self, logits: StepLogits, masks: TokenMasks) -> None:
         lines = upload(np.array(masks.lines, dtype=np.int32), self._device)
         self._sampler.mask(logits, lines, upload(masks.words, self._device))
 
@@ -133,31 +193,77 @@ class DeviceExecutor:
 
     def capture_all(self, progress: Callable[[str, int, int], None]) -> None:
         """Capture a decode step of every padded size, the largest first; all share one pool."""
-        pool = graph_pool()
+        self._pool = graph_pool()
         for done, size in enumerate(reversed(self._sizes)):
             progress(GRAPH_STAGE, done, len(self._sizes))
-            self._captured[size] = self._capture(size, pool)
+            self._captured[size] = self._capture(size, self._pool)
         progress(GRAPH_STAGE, len(self._sizes), len(self._sizes))
 
-    def capture_largest(self) -> int:
-        """Capture the largest decode step alone; returns how many there are in all."""
-        self._captured[self._sizes[-1]] = self._capture(self._sizes[-1], graph_pool())
-        return len(self._sizes)
+    def capture_mixed(self, chunk: int) -> None:
+        """Capture steps with prompts, into the same pool.
+
+        Args:
+            chunk: most prompt tokens of one; 0: there are to be none.
+        """
+        self._try_mixed(reversed(self._mixed_shapes(chunk)))
+
+    def capture_largest(self, chunk: int) -> int:
+        """Capture the largest steps alone; returns how many there are in all."""
+        self._pool = graph_pool()
+        self._captured[self._sizes[-1]] = self._capture(self._sizes[-1], self._pool)
+        shapes = self._mixed_shapes(chunk)
+        self._try_mixed(shapes[-1:])
+        return len(self._sizes) + len(shapes)
+
+    def _mixed_shapes(self, chunk: int) -> tuple[StepShape, ...]:
+        """None for models that keep account of tokens, padding included."""
+        if not chunk or self._runner.states is not None or self._runner.model.expert_loads:
+            return ()
+        return mixed_shapes(self._resolved.max_rows, chunk)
+
+    def _try_mixed(self, shapes: Iterable[StepShape]) -> None:
+        """Capture these; what cannot be captured runs kernel by kernel, as it always may."""
+        for shape in shapes:
+            try:
+                self._mixed[shape] = self._capture_mixed(shape, self._pool)
+            except RuntimeError as error:
+                extra = {"tokens": shape.lines, "reason": str(error)}
+                log.warning("steps with prompts are not captured", extra=extra)
+                return
+
+    def _capture_mixed(self, shape: StepShape, pool: object) -> tuple[torch.Tensor, _CapturedStep]:
+        block_tokens, rows = self._resolved.block_tokens, self._rows
+        padding = step_numbers((), shape, block_tokens, rows.padding_row)
+        numbers = torch.empty(len(padding), dtype=torch.int32, device=self._device)
+        upload_into(numbers, padding)
+        left: list[StepLogits] = []
+        graph, token_ids = capture(lambda: self._mixed_work(numbers, shape, left), pool)
+        return numbers, _CapturedStep(graph, token_ids, left[0])
+
+    def _mixed_work(
+        self, numbers: torch.Tensor, shape: StepShape, left: list[StepLogits]
+    ) -> torch.Tensor:
+        """The step with prompts to capture; leaves its logits in `left`."""
+        step = step_of(numbers, shape, self._rows, self._resolved.block_tokens)
+        raw = self._runner.raw_logits(step.batch)
+        assert raw is not None, "some lines are sampled"
+        left[:] = [self._sampler.adjust(raw, step.lanes)]
+        return self._sampler.choose(left[0], step.lanes)
 
     def _capture(self, size: int, pool: object) -> _CapturedStep:
         padding = decode_lanes((), self._resolved.block_tokens, size, self._rows.padding_row)
-        self._lanes[:size].copy_(upload(padding, self._device))
-        left: list[torch.Tensor] = []
+        upload_into(self._lanes[:size], padding)
+        left: list[StepLogits] = []
         graph, token_ids = capture(lambda: self._decode(size, left), pool)
         return _CapturedStep(graph, token_ids, left[0])
 
-    def _decode(self, size: int, left: list[torch.Tensor]) -> torch.Tensor:
+    def _decode(self, size: int, left: list[StepLogits]) -> torch.Tensor:
         """The step to capture; leaves its logits in `left`."""
         lanes = self._lanes[:size]
-        logits = self._runner.logits(decode_batch(lanes, self._rows, self._resolved.block_tokens))
-        assert logits is not None, "every lane is sampled"
-        left[:] = [logits]
-        return self._sampler.sample(logits, lanes)
+        raw = self._runner.raw_logits(decode_batch(lanes, self._rows, self._resolved.block_tokens))
+        assert raw is not None, "every lane is sampled"
+        left[:] = [self._sampler.adjust(raw, lanes)]
+        return self._sampler.choose(left[0], lanes)
 
 
 def _harmless_start(item: ScheduledSequence) -> RowStart:

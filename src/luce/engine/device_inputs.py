@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +29,18 @@ def decode_lanes(
         count: lanes; those behind the items are padding, in the null block.
         padding_row: their row.
     """
-    flat: list[int] = []
-    for item in items:
-        block = item.block_table[item.start // block_tokens]
-        flat += (item.row, item.start, block, item.output_index)
-    flat += (padding_row, 0, NULL_BLOCK, 0) * (count - len(items))
-    return np.array(flat, dtype=np.int32).reshape(count, 4)
+    lanes = np.empty((count, 4), dtype=np.int32)
+    lanes[len(items) :] = (padding_row, 0, NULL_BLOCK, 0)
+    for column, values in enumerate(_lane_columns(items, block_tokens)):
+        lanes[: len(items), column] = values
+    return lanes
+
+
+def _lane_columns(items: Sequence[ScheduledSequence], block_tokens: int) -> Iterator[list[int]]:
+    yield [item.row for item in items]
+    yield [item.start for item in items]
+    yield [item.block_table[item.start // block_tokens] for item in items]
+    yield [item.output_index for item in items]
 
 
 def decode_batch(lanes: torch.Tensor, rows: DeviceRows, block_tokens: int) -> InputBatch:
@@ -54,6 +60,7 @@ def decode_batch(lanes: torch.Tensor, rows: DeviceRows, block_tokens: int) -> In
         query_starts=begun.context_lens,
         num_decode=count,
         max_queries=0,
+        order=begun.order,
     )
     return InputBatch(
         input_ids=begun.input_ids,
@@ -79,52 +86,151 @@ class DeviceStep:
     lanes: torch.Tensor
 
 
-def mixed_step(
-    items: Sequence[ScheduledSequence], rows: DeviceRows, block_tokens: int
-) -> DeviceStep:
-    """A step of decode rows and prefill chunks: tokens end to end in the order of the plan."""
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """Room of a step of decode rows and prefill chunks; all its tensors' shapes follow from it.
+
+    Attributes:
+        decode: decode rows.
+        chunks: prefill chunks.
+        tokens: of all chunks.
+        longest: tokens of the longest chunk.
+        sampled: lines that are sampled.
+    """
+
+    decode: int
+    chunks: int
+    tokens: int
+    longest: int
+    sampled: int
+
+    @classmethod
+    def of(cls, items: Sequence[ScheduledSequence]) -> StepShape:
+        """Just enough for a plan's items."""
+        sizes = [len(item.token_ids) for item in items if item.token_ids]
+        return cls(
+            decode=len(items) - len(sizes),
+            chunks=len(sizes),
+            tokens=sum(sizes),
+            longest=max(sizes, default=0),
+            sampled=sum(item.sample for item in items),
+        )
+
+    def holds(self, other: StepShape) -> bool:
+        """Whether a step of that shape has room in one of this."""
+        return (
+            self.decode >= other.decode
+            and self.chunks >= other.chunks
+            and self.tokens >= other.tokens
+            and self.longest >= other.longest
+            and self.sampled >= other.sampled
+        )
+
+    @property
+    def lines(self) -> int:
+        """Tokens of the whole step."""
+        return self.decode + self.tokens
+
+    @property
+    def parts(self) -> list[int]:
+        """Numbers of each part of what is uploaded; see `step_numbers`."""
+        sequences = self.decode + self.chunks
+        return [
+            4 * self.decode, 4 * self.sampled, self.tokens, self.tokens, self.tokens,
+            sequences + 1, sequences, sequences, self.sampled,
+        ]  # fmt: skip
+
+
+def step_numbers(
+    items: Sequence[ScheduledSequence], shape: StepShape, block_tokens: int, padding_row: int
+) -> npt.NDArray[np.int32]:
+    """A step's numbers for the device, end to end: i32.
+
+    Decode lanes, sampling lanes, the chunks' token ids, positions and places in the cache, where
+    each sequence's tokens start, its row, its length, and the lines that are sampled. Items come in
+    the order of the plan, decode rows first. What is left of the shape is padding: lanes of the
+    padding row and tokens at the begin of the null block.
+    """
     num_decode = next((i for i, item in enumerate(items) if item.token_ids), len(items))
     chunks = items[num_decode:]
     assert all(item.token_ids for item in chunks), "decode rows come first"
-    _upload_tables(chunks, rows)
-    lanes = _sampling_lanes(items)
+    sizes = [len(item.token_ids) for item in chunks]
+    starts = np.full(shape.decode + shape.chunks + 1, shape.decode + sum(sizes), dtype=np.int32)
+    starts[: shape.decode] = np.arange(shape.decode)
+    starts[shape.decode : shape.decode + len(sizes)] = shape.decode + np.cumsum([0, *sizes[:-1]])
     tokens = _Tokens.of(chunks, block_tokens)
-    starts = np.cumsum([0, *(item.num_tokens for item in items)], dtype=np.int32)
-    row_ids = np.array([item.row for item in items], dtype=np.int32)
-    lens = np.array([item.start + item.num_tokens for item in items], dtype=np.int32)
-    sampled = np.array([i for i, item in enumerate(items) if item.sample], dtype=np.int64)
-    last = (starts[sampled + 1] - 1).astype(np.int32)
-    decode = decode_lanes(items[:num_decode], block_tokens, num_decode, rows.padding_row)
-    parts = (
-        decode.ravel(), lanes.ravel(), tokens.ids, tokens.positions, tokens.slots,
-        starts, row_ids, lens, last,
-    )  # fmt: skip
-    flat = upload(np.concatenate(parts), rows.device)
-    moved = torch.split(flat, [part.size for part in parts])
-    ids, positions, slots = moved[2], moved[3], moved[4].long()
-    if num_decode:
-        begun = begin_decode(moved[0].view(-1, 4), rows.params.tokens, rows.tables, block_tokens)
+    lanes, last = _sampling(items, num_decode, starts[shape.decode + 1 :])
+    missing = shape.decode - num_decode
+    rows = [item.row for item in items]
+    lens = [item.start + item.num_tokens for item in items]
+    rows[num_decode:num_decode] = [padding_row] * missing
+    lens[num_decode:num_decode] = [1] * missing
+    padding_lane = (padding_row, 0, NULL_BLOCK, 0)
+    return np.concatenate(
+        (
+            decode_lanes(items[:num_decode], block_tokens, shape.decode, padding_row).ravel(),
+            _padded(lanes, 4 * shape.sampled, padding_lane),
+            _padded(tokens.ids, shape.tokens),
+            _padded(tokens.positions, shape.tokens),
+            _padded(tokens.slots, shape.tokens),
+            starts,
+            _padded(rows, shape.decode + shape.chunks, (padding_row,)),
+            _padded(lens, shape.decode + shape.chunks),
+            _padded(last, shape.sampled),
+        )
+    )
+
+
+def step_of(
+    numbers: torch.Tensor, shape: StepShape, rows: DeviceRows, block_tokens: int
+) -> DeviceStep:
+    """A step from its numbers on the device; runs there throughout, so it can be captured.
+
+    Args:
+        numbers: see `step_numbers`.
+        shape: of it.
+        rows: tokens and tables; the tables of the chunks' rows are there already.
+        block_tokens: P.
+    """
+    decode, lanes, ids, positions, short_slots, starts, row_ids, lens, last = torch.split(
+        numbers, shape.parts
+    )
+    slots, order = short_slots.long(), None
+    if shape.decode:
+        begun = begin_decode(decode.view(-1, 4), rows.params.tokens, rows.tables, block_tokens)
         ids = torch.cat((begun.input_ids, ids))
         positions = torch.cat((begun.positions, positions))
         slots = torch.cat((begun.slot_mapping, slots))
+        order = begun.order
     tensors = AttentionTensors(
         block_tables=rows.tables,
-        rows=moved[6],
-        context_lens=moved[7],
-        query_starts=moved[5],
-        num_decode=num_decode,
-        max_queries=max((item.num_tokens for item in chunks), default=0),
+        rows=row_ids,
+        context_lens=lens,
+        query_starts=starts,
+        num_decode=shape.decode,
+        max_queries=shape.longest,
+        order=order,
     )
     batch = InputBatch(
         input_ids=ids,
         positions=positions,
         slot_mapping=slots,
         attention=AttentionBatch((), (), (), block_tokens, tensors),
-        logits_index=moved[8],
-        sampled_rows=tuple(items[index].row for index in sampled),
+        logits_index=last,
+        sampled_rows=(0,) * shape.sampled,
         output_indices=(),
     )
-    return DeviceStep(batch, moved[1].view(-1, 4))
+    return DeviceStep(batch, lanes.view(-1, 4))
+
+
+def mixed_step(
+    items: Sequence[ScheduledSequence], rows: DeviceRows, block_tokens: int
+) -> DeviceStep:
+    """A step of decode rows and prefill chunks: tokens end to end in the order of the plan."""
+    upload_tables(items, rows)
+    shape = StepShape.of(items)
+    numbers = step_numbers(items, shape, block_tokens, rows.padding_row)
+    return step_of(upload(numbers, rows.device), shape, rows, block_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +254,12 @@ class _Tokens:
         return cls(np.concatenate(ids), np.concatenate(positions), np.concatenate(slots))
 
 
-def _upload_tables(chunks: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
+def upload_tables(items: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
     """A chunk brings its whole table: a prefix that another row computed may have replaced blocks.
 
     A decode row's table only grows, by the block its lane brings.
     """
+    chunks = [item for item in items if item.token_ids]
     if not chunks:
         return
     width = max(len(item.block_table) for item in chunks)
@@ -163,10 +270,31 @@ def _upload_tables(chunks: Sequence[ScheduledSequence], rows: DeviceRows) -> Non
     rows.tables[:, :width].index_copy_(0, index, upload(tables, rows.device))
 
 
-def _sampling_lanes(items: Sequence[ScheduledSequence]) -> npt.NDArray[np.int32]:
-    lanes = [
-        (item.row, item.start + item.num_tokens - 1, NULL_BLOCK, item.output_index)
-        for item in items
-        if item.sample
-    ]
-    return np.array(lanes, dtype=np.int32).reshape(-1, 4)
+def _sampling(
+    items: Sequence[ScheduledSequence], num_decode: int, ends: npt.NDArray[np.int32]
+) -> tuple[list[int], list[int]]:
+    """Lanes of the sampled items, four numbers each, and the line of each one's last token.
+
+    Args:
+        items: of the plan.
+        num_decode: decode rows, whose lines are the first.
+        ends: the line behind each chunk.
+    """
+    lanes: list[int] = []
+    last: list[int] = []
+    for index, item in enumerate(items):
+        if item.sample:
+            lanes += (item.row, item.start + item.num_tokens - 1, NULL_BLOCK, item.output_index)
+            last.append(index if index < num_decode else int(ends[index - num_decode]) - 1)
+    return lanes, last
+
+
+def _padded(
+    values: npt.NDArray[np.int32] | list[int], size: int, padding: tuple[int, ...] = (0,)
+) -> npt.NDArray[np.int32]:
+    """So many numbers: the values, and the padding over and over."""
+    missing = size - len(values)
+    if not missing:
+        return np.asarray(values, dtype=np.int32)
+    rest = np.tile(np.array(padding, dtype=np.int32), missing // len(padding))
+    return np.concatenate((np.asarray(values, dtype=np.int32), rest))

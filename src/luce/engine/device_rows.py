@@ -6,7 +6,7 @@ greedy and without penalties, and nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -80,6 +80,11 @@ class DeviceRows:
         self.params.floats.index_copy_(0, index, upload(floats, self.device))
         self.params.ints.index_copy_(0, index, upload(ints, self.device))
 
+    def forget(self) -> None:
+        """All rows are empty; what the device has of former occupants, the next ones replace."""
+        self._long_biases.clear()
+        self._adjusted.clear()
+
     def _start_bias(self, row: int, bias: dict[int, float]) -> None:
         self._long_biases.pop(row, None)
         if not bias:
@@ -100,7 +105,7 @@ class DeviceRows:
         top_k = params.top_k if 0 < params.top_k < self._vocab_size else 0
         return top_k, window, num_biases, start.seed & 0xFFFFFFFF, start.seed >> 32
 
-    def has_long_bias(self, rows: Sequence[int]) -> bool:
+    def has_long_bias(self, rows: Iterable[int]) -> bool:
         """Whether one of these rows has more biases than the kernels hold."""
         return bool(self._long_biases) and any(row in self._long_biases for row in rows)
 

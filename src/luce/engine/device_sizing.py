@@ -44,7 +44,7 @@ class StepMemory:
 
 
 def measure_steps(
-    runner: Runner, resolved: EngineInfo, device: Device, chunk: int
+    runner: Runner, resolved: EngineInfo, device: Device, options: EngineOptions
 ) -> tuple[StepMemory, int]:
     """Run and capture the largest steps; returns what they take, and what is free then.
 
@@ -52,19 +52,19 @@ def measure_steps(
         runner: over a cache that may hold the null block alone.
         resolved: the geometry to be.
         device: where.
-        chunk: most prompt tokens of a step.
+        options: how many prompt tokens a step has, and a captured one.
     """
-    steps = _measured(DeviceExecutor(runner, resolved, device.torch), device, chunk)
+    steps = _measured(DeviceExecutor(runner, resolved, device.torch), device, options)
     # What was captured went with its executor.
     release_cached(device)
     return steps, free_bytes(device)
 
 
-def _measured(executor: DeviceExecutor, device: Device, chunk: int) -> StepMemory:
-    eager = peak_bytes(device, lambda: executor.warm_up(chunk))
+def _measured(executor: DeviceExecutor, device: Device, options: EngineOptions) -> StepMemory:
+    eager = peak_bytes(device, lambda: executor.warm_up(options.chunk))
     release_cached(device)
     before = free_bytes(device)
-    num_graphs = executor.capture_largest()
+    num_graphs = executor.capture_largest(options.captured_chunk)
     release_cached(device)
     # The smaller steps use the same pool; only what is their own adds up.
     captured = max(0, before - free_bytes(device)) + num_graphs * GRAPH_BYTES

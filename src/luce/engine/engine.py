@@ -7,7 +7,7 @@ checks it, runs it and hands back what was sampled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +17,16 @@ import torch
 from luce.engine.assembly import (
     Blueprint,
     build_model,
+    check_dtype,
     engine_info,
     fitted,
     kv_spec,
+    make_executor,
+    make_rows,
     make_runner,
+    room_for,
 )
 from luce.engine.device import (
-    Device,
     free_bytes,
     is_out_of_memory,
     open_device,
@@ -33,6 +36,7 @@ from luce.engine.device import (
     taken_peak_bytes,
     use_threads,
 )
+from luce.engine.driver_trial import open_driver
 from luce.engine.eviction import EvictionLevel, HeldWeights, Kept
 from luce.engine.expert_loads import ExpertLoads
 from luce.engine.extras import RowExtras, SampledTokens, StepExtras
@@ -40,13 +44,8 @@ from luce.engine.host_blocks import HostBlocks, HostRoom
 from luce.engine.inputs import build_inputs
 from luce.engine.kv_tensors import KVTensors
 from luce.engine.models.base import Parameters
-from luce.engine.ops.cpu.native_choice import NativeChooser
-from luce.engine.options import EngineInfo, EngineOptions
+from luce.engine.options import EngineOptions
 from luce.engine.plan_check import PlanCheck
-from luce.engine.rows import RowState
-from luce.engine.runner import Runner
-from luce.engine.sampling.draw import choose
-from luce.engine.sampling.sampler import Sampler
 from luce.engine.sizing import size_engine
 from luce.engine.state_tensors import StateTensors
 from luce.engine.warm_up import one_token_batch, one_token_plan, warm_up_batches
@@ -56,10 +55,8 @@ from luce.errors import (
     InternalError,
     ModelFileError,
     PlacementError,
-    UsageError,
 )
 from luce.loaders.file_identity import FileIdentity
-from luce.loaders.hparams import HParams
 from luce.loaders.opening import open_checkpoint
 from luce.protocol.sampling import GrammarSpec, HiddenStates
 from luce.scheduler.plan import FAILED_TOKEN, StepPlan, StepResult
@@ -101,7 +98,10 @@ class Engine:
     """
 
     def __init__(self, blueprint: Blueprint, parameters: Parameters, progress: Progress) -> None:
-        self._weights = HeldWeights(build_model(blueprint, parameters), blueprint.device)
+        built, device = build_model(blueprint, parameters), blueprint.device
+        wants_places = blueprint.options.takes_turns and built.ops.is_on_device
+        driver = open_driver(device) if wants_places else None
+        self._weights = HeldWeights(built, device, driver)
         # From here on the layout is as it is, whatever memory there will be.
         self._blueprint = fitted(blueprint, self._weights.built)
         self._device = blueprint.device
@@ -109,7 +109,7 @@ class Engine:
         self.resolved = engine_info(self._blueprint, self._weights.built)
         self._extras = RowExtras(self.resolved.max_rows, self.resolved.vocab_size)
         self._loads = ExpertLoads()
-        self._is_serving = False
+        self._is_serving = self._is_paused = False
         self._begin_serving()
 
     @classmethod
@@ -129,7 +129,7 @@ class Engine:
         use_threads(options.threads)
         checkpoint = open_checkpoint(options.path)
         dtype = resolve_dtype(options.dtype, device)
-        _check_dtype(checkpoint.hparams, dtype, device)
+        check_dtype(checkpoint.hparams, dtype, device)
         spec = kv_spec(checkpoint.architecture, checkpoint.hparams, options, dtype)
         sizing = size_engine(options, checkpoint, spec, dtype, device, free_bytes(device))
         blueprint = Blueprint(
@@ -176,6 +176,7 @@ class Engine:
             if FAILED_TOKEN in executor.launch(plan, self._extras.begin(plan.items))().token_ids:
                 raise self._no_numbers()
             executor.capture_all(self._progress)
+            executor.capture_mixed(self._blueprint.options.captured_chunk)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -257,7 +258,8 @@ class Engine:
         """Give memory back; no step may be under way, and none may come until `reinstate`.
 
         Args:
-            level: what is kept; of an evicted model less can be kept than before, never more.
+            level: what is kept; of an evicted model less can be kept than before, never more, and
+                no captured steps.
             save: called when nothing can fail any more, while blocks still hold what they held.
 
         Raises:
@@ -267,10 +269,12 @@ class Engine:
         save()
         if self._is_serving:
             self._loads.leave(self._weights.built.model)
-        self._end_serving()
+        self._end_serving(keeps_steps=self._is_serving and level != "cold")
         self._weights.leave(level)
         self._give_back()
-        return self._weights.kept
+        kept, executor = self._weights.kept, self._executor if self._is_paused else None
+        steps_bytes = 0 if executor is None else executor.graph_bytes
+        return replace(kept, device_bytes=kept.device_bytes + steps_bytes)
 
     def reinstate(self) -> int:
         """Serve again, in the layout of the first load; nothing is known of any row.
@@ -287,13 +291,16 @@ class Engine:
         if level is None:
             return self._weights.parked_bytes
         try:
-            self._weights.return_(self._blueprint)
-            self._begin_serving()
-            self._make_ready(was_read=level == "cold")
+            with self._weights.coming_back(self._blueprint):
+                if self._is_paused:
+                    self._resume()
+            if not self._is_serving:
+                self._begin_serving()
+                self._make_ready(was_read=level == "cold")
             with torch.inference_mode():
                 self._loads.restart(self._weights.built.model)
         except BaseException:
-            self._end_serving()
+            self._end_serving(keeps_steps=level != "cold")
             self._weights.leave(level)
             release_all(self._device)
             raise
@@ -324,26 +331,37 @@ class Engine:
     def _begin_serving(self) -> None:
         resolved, device = self.resolved, self._device
         built = self._weights.built
-        runner = make_runner(self._blueprint, built)
-        native = built.ops.native
-        sampler = Sampler(
-            resolved.max_rows,
-            resolved.vocab_size,
-            resolved.max_ctx,
-            device.torch,
-            choose if native is None else NativeChooser(native.tape.library),
-        )
-        rows = RowState(resolved.max_rows, sampler, device.torch)
-        executor = _executor(runner, resolved, device) if built.ops.is_on_device else None
+        runner = make_runner(self._blueprint, built, self._weights.placing_driver)
+        rows = make_rows(built, resolved, device)
+        executor = make_executor(runner, resolved, device) if built.ops.is_on_device else None
         self._check = PlanCheck(resolved)
         self._runner, self._rows, self._executor = runner, rows, executor
         self._is_serving = True
 
-    def _end_serving(self) -> None:
-        if self._is_serving:
-            self._is_serving = False
+    def _end_serving(self, *, keeps_steps: bool) -> None:
+        """Give up the cache, and captured steps too if they are not to be kept, or cannot be
+        because what they know addresses of comes back to others.
+        """
+        if not self._is_serving and not self._is_paused:
+            return
+        memory, executor = self._runner.memory, self._executor
+        will_pause = keeps_steps and executor is not None and memory is not None
+        if executor is not None and will_pause:
+            executor.forget_rows()
+        else:
             # Captured steps first: they keep what they read.
-            del self._executor, self._rows, self._runner
+            del executor, self._executor, self._rows, self._runner
+        self._is_serving, self._is_paused = False, will_pause
+        if memory is not None:
+            memory.leave()
+
+    def _resume(self) -> None:
+        memory = self._runner.memory
+        assert memory is not None, "nothing is kept without"
+        with room_for(self._blueprint):
+            memory.return_()
+        self._check = PlanCheck(self.resolved)
+        self._is_serving, self._is_paused = True, False
 
     def expert_loads(self) -> npt.NDArray[np.int64] | None:
         """Tokens each expert of each mixture has had while it served, [mixtures, experts].
@@ -362,12 +380,14 @@ class Engine:
     @property
     def peak_bytes(self) -> int:
         """Most memory taken so far; see `taken_peak_bytes`."""
-        return taken_peak_bytes(self._device)
+        memory = self._runner.memory if self._is_serving else None
+        placed_bytes = self._weights.placed_bytes + (0 if memory is None else memory.nbytes)
+        return taken_peak_bytes(self._device) + placed_bytes
 
     def close(self) -> None:
         """Give the memory back; the engine cannot be used any more."""
         self._extras.constraints.close()
-        self._end_serving()
+        self._end_serving(keeps_steps=False)
         self._weights.drop()
         release_cached(self._device)
 
@@ -378,23 +398,3 @@ def _pending(plan: StepPlan, read: Callable[[], SampledTokens], extras: StepExtr
 
 def _silent(stage: str, done: int, total: int) -> None:
     del stage, done, total
-
-
-def _executor(runner: Runner, resolved: EngineInfo, device: Device) -> DeviceExecutor:
-    # Triton is needed only where it was chosen.
-    from luce.engine.device_executor import DeviceExecutor
-
-    return DeviceExecutor(runner, resolved, device.torch)
-
-
-def _check_dtype(hparams: HParams, dtype: torch.dtype, device: Device) -> None:
-    """The products of a recurrence over a chunk leave float16's range on a GPU (seen on one).
-
-    Raises:
-        UsageError: it would be computed in that type.
-    """
-    if hparams.linear_attention is not None and dtype == torch.float16 and not device.is_cpu:
-        raise UsageError(
-            f"--dtype float16: {hparams.architecture} computes its recurrent layers in bfloat16 "
-            "or float32 on a GPU; leave the option out or choose one of them"
-        )

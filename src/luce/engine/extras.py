@@ -41,7 +41,8 @@ class RowExtras:
 
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         self.constraints = RowConstraints(max_rows, vocab_size)
-        self._logprobs: list[int | None] = [None] * max_rows
+        self._logprobs: dict[int, int] = {}
+        """Rows that want reports, with the count of likeliest tokens."""
         self._taps = HiddenTaps(max_rows)
 
     def start(self, starts: Sequence[RowStart]) -> None:
@@ -49,12 +50,16 @@ class RowExtras:
         self.constraints.start(starts)
         self._taps.start(starts)
         for start in starts:
-            self._logprobs[start.row] = start.sampling.logprobs
+            self._logprobs.pop(start.row, None)
+            if start.sampling.logprobs is not None:
+                self._logprobs[start.row] = start.sampling.logprobs
 
     def begin(self, items: Sequence[ScheduledSequence]) -> StepExtras:
         """Start on what a step's items ask for."""
         sampled = [item for item in items if item.sample]
-        wanted = tuple(self._logprobs[item.row] for item in sampled)
+        wanted: tuple[int | None, ...] = ()
+        if self._logprobs:
+            wanted = tuple(self._logprobs.get(item.row) for item in sampled)
         return StepExtras(wanted, self.constraints.begin(sampled), self._taps.begin(items))
 
 
@@ -62,7 +67,8 @@ class StepExtras:
     """What one step's sampled items ask for; its methods are called in their order here.
 
     Args:
-        wanted: count of likeliest tokens for each, None where no report is wanted.
+        wanted: count of likeliest tokens for each, None where no report is wanted; empty: nobody
+            wants one.
         constraints: what binds them.
         tap: reads prompts.
     """
@@ -84,7 +90,7 @@ class StepExtras:
         return tuple(line for line, count in enumerate(self._wanted) if count is not None)
 
     def look_at(self, logits: torch.Tensor) -> None:
-        """Take from the raw logits, f32 [n, V], what will be reported of them."""
+        """Take from the raw logits, [n, V], what will be reported of them."""
         self._raw = RawLogprobs.of(logits, self._wanted)
 
     def masks(self) -> TokenMasks | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from luce.engine.device import begin_copy
 from luce.protocol.sampling import HiddenRead, HiddenStates
 from luce.scheduler.plan import RowStart, ScheduledSequence
 
@@ -67,6 +68,8 @@ class HiddenTaps:
 
     def begin(self, items: Sequence[ScheduledSequence]) -> StepTap | None:
         """The tap of a step; None if it reads nothing."""
+        if not any(self._readings):
+            return None
         chunks: list[_Chunk] = []
         line = 0
         for item in items:
@@ -104,23 +107,27 @@ class StepTap:
 
     def finish(self) -> Callable[[], tuple[tuple[int, HiddenStates | None], ...]]:
         """Collect what is complete; the function returned waits for it. See `StepResult.hidden`."""
-        done = [(chunk.row, *_stacked(chunk)) for chunk in self._chunks if chunk.is_last]
-        return lambda: tuple((row, _states(last, mean)) for row, last, mean in done)
+        done = [
+            (chunk.row, [begin_copy(part) for part in _stacked(chunk)])
+            for chunk in self._chunks
+            if chunk.is_last
+        ]
+        return lambda: tuple((row, _states([read() for read in reads])) for row, reads in done)
 
 
-def _stacked(chunk: _Chunk) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _stacked(chunk: _Chunk) -> list[torch.Tensor]:
     """Of the last token and, if wanted, of all: f32 [layers, hidden]."""
     reading, layers = chunk.reading, chunk.reading.read.layers
     last = torch.stack([chunk.last[layer] for layer in layers])
     if not reading.read.wants_mean:
-        return last, None
+        return [last]
     sums = torch.stack([reading.sums[layer] for layer in layers])
-    return last, (sums / reading.num_tokens).float()
+    return [last, (sums / reading.num_tokens).float()]
 
 
-def _states(last: torch.Tensor, mean: torch.Tensor | None) -> HiddenStates | None:
-    parts = [part.cpu() for part in (last, mean) if part is not None]
+def _states(parts: list[torch.Tensor]) -> HiddenStates | None:
+    """Of the last token and, if there is more, of all."""
     if not all(bool(part.isfinite().all()) for part in parts):
         return None
-    stored = [part.numpy().astype("<f4").tobytes() for part in parts]
-    return HiddenStates(stored[0], stored[1] if mean is not None else b"")
+    last, *mean = [part.numpy().astype("<f4").tobytes() for part in parts]
+    return HiddenStates(last, mean[0] if mean else b"")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
+from luce.engine.cache_memory import Zeros, fresh_zeros
 from luce.engine.ops.kv_cache import CachePart, KVCache, TypedCache
 from luce.kv.spec import KV_GROUP, KVSpec, KVType
 
@@ -28,6 +28,7 @@ class KVTensors:
         num_blocks: N.
         dtype: of the elements.
         device: where.
+        zeros: takes the memory.
 
     Attributes:
         layers: per layer a tensor [N, P, 2, K, D]: block, token in the block, key or value; or,
@@ -39,7 +40,12 @@ class KVTensors:
     _by_head = False
 
     def __init__(
-        self, spec: KVSpec, num_blocks: int, dtype: torch.dtype, device: torch.device
+        self,
+        spec: KVSpec,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        zeros: Zeros = fresh_zeros,
     ) -> None:
         assert dtype.itemsize == spec.element_bytes
         shape = (
@@ -53,7 +59,7 @@ class KVTensors:
         if self._by_head:
             layers, blocks, tokens, parts, heads, dim = shape
             shape = (layers, blocks, parts, heads, tokens, dim)
-        store = _zeros(shape, dtype, device)
+        store = zeros(shape, dtype, device)
         seen = store.permute(0, 1, 4, 2, 3, 5) if self._by_head else store
         self.layers: tuple[KVCache, ...] = tuple(seen.unbind(0))
         self.blocks = _block_bytes(store)
@@ -78,12 +84,17 @@ class TypedKVTensors(KVTensors):
     """
 
     def __init__(
-        self, spec: KVSpec, num_blocks: int, dtype: torch.dtype, device: torch.device
+        self,
+        spec: KVSpec,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        zeros: Zeros = fresh_zeros,
     ) -> None:
         del dtype  # the spec says it
         layer_bytes = spec.bytes_per_block // spec.num_layers
         shape = (spec.num_layers, num_blocks, layer_bytes)
-        store = _zeros(shape, torch.uint8, device)
+        store = zeros(shape, torch.uint8, device)
         self.layers = tuple(_typed_layer(layer, spec) for layer in store.unbind(0))
         self.blocks = store
         self.nbytes = store.numel()
@@ -91,12 +102,19 @@ class TypedKVTensors(KVTensors):
 
 
 def kv_tensors(
-    spec: KVSpec, num_blocks: int, dtype: torch.dtype, device: torch.device, *, by_head: bool
+    spec: KVSpec,
+    num_blocks: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    zeros: Zeros = fresh_zeros,
+    *,
+    by_head: bool,
 ) -> KVTensors:
     """The tensors of a spec; `by_head` is the layout for a GPU's attention."""
+    kind: type[KVTensors] = HeadMajorKVTensors if by_head else KVTensors
     if spec.key_type is not None:
-        return TypedKVTensors(spec, num_blocks, dtype, device)
-    return (HeadMajorKVTensors if by_head else KVTensors)(spec, num_blocks, dtype, device)
+        kind = TypedKVTensors
+    return kind(spec, num_blocks, dtype, device, zeros)
 
 
 def _block_bytes(store: torch.Tensor) -> torch.Tensor:
@@ -125,15 +143,3 @@ def _typed_layer(store: torch.Tensor, spec: KVSpec) -> TypedCache:
         for kind in (key, value)
     ]
     return TypedCache(CachePart(key, data[0], scales[0]), CachePart(value, data[1], scales[1]))
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return _lazy_zeros(shape, dtype)
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    # torch.zeros writes every byte; numpy asks the system for pages that are zero already.
-    raw = np.zeros(int(np.prod(shape)) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)

@@ -29,6 +29,8 @@ class EngineOptions:
         cpu_exact: on a CPU, decode weights to float32 instead of rounding activations to 15 bits.
         num_checkpoints: slots beside the rows' for saved recurrent states; only models that have
             such states take memory for them.
+        takes_turns: the model will leave its device and come back, again and again: on a GPU its
+            memory is taken such that captured steps outlive that.
     """
 
     path: Path
@@ -44,6 +46,16 @@ class EngineOptions:
     cache_type_v: str = "auto"
     num_checkpoints: int = 0
     cpu_exact: bool = False
+    takes_turns: bool = False
+
+    @property
+    def captured_chunk(self) -> int:
+        """Most prompt tokens of a captured step; 0: none has prompts.
+
+        Captured steps of a model that takes turns stay on the device, with all the memory for
+        their intermediate results.
+        """
+        return 0 if self.takes_turns else self.chunk
 
 
 @dataclass(frozen=True, slots=True)

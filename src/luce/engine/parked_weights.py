@@ -9,19 +9,16 @@ shared tensors stay what they were, and nothing needs to be bound anew. What kee
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from luce.engine.device import Device, host_buffer, synchronize
+from luce.engine.reached_tensors import reached_tensors
 
 _SEGMENT_BYTES = 1 << 28
 """Pinned memory is handed out in powers of two; one piece of the whole size could waste half."""
-_PACKAGE = "luce."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,41 +109,9 @@ class ParkedWeights:
 
 def _storages(roots: Iterable[object], device: torch.device) -> Iterator[torch.UntypedStorage]:
     """Memory of all tensors that objects reach, each once."""
-    seen: set[int] = set()
     addresses: set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, torch.Tensor):
-            storage = each.untyped_storage()
-            is_new = storage.nbytes() and storage.data_ptr() not in addresses
-            if each.device == device and is_new:
-                addresses.add(storage.data_ptr())
-                yield storage
-        else:
-            waiting.extend(_reached_from(each))
-
-
-def _reached_from(each: object) -> Iterable[object]:
-    """What an object of ours, a container or a function holds."""
-    if isinstance(each, dict):
-        return list(each.values())
-    if isinstance(each, (list, tuple, set, frozenset)):
-        return list(each)
-    if isinstance(each, functools.partial):
-        return [each.func, *each.args, *each.keywords.values()]
-    if isinstance(each, types.MethodType):
-        return [each.__self__]
-    if isinstance(each, types.FunctionType):
-        return [cell.cell_contents for cell in each.__closure__ or ()]
-    if isinstance(each, type) or not type(each).__module__.startswith(_PACKAGE):
-        return []
-    held = list(vars(each).values()) if hasattr(each, "__dict__") else []
-    names = (name for kind in type(each).__mro__ for name in getattr(kind, "__slots__", ()))
-    held += [getattr(each, name) for name in names if hasattr(each, name)]
-    if dataclasses.is_dataclass(each):
-        held += [getattr(each, field.name) for field in dataclasses.fields(each)]
-    return held
+    for tensor in reached_tensors(roots, device):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in addresses:
+            addresses.add(storage.data_ptr())
+            yield storage

@@ -35,11 +35,13 @@ class PlanCheck:
         for start in plan.starts:
             self._check_start(plan.step, start)
         rows = [item.row for item in plan.items]
-        if len(set(rows)) != len(rows):
+        used = set(rows)
+        if len(used) != len(rows):
             raise InternalError(f"step {plan.step} has a row twice: {sorted(rows)}")
-        for item in plan.items:
-            if item.row not in started:
-                raise InternalError(f"step {plan.step} uses row {item.row}, which was not started")
+        if not used <= started:
+            row = min(used - started)
+            raise InternalError(f"step {plan.step} uses row {row}, which was not started")
+        for item in self._unusual(plan.items):
             self._check_item(plan.step, item)
         self._started = started
 
@@ -63,6 +65,20 @@ class PlanCheck:
                     param="logit_bias",
                 )
 
+    def _unusual(self, items: tuple[ScheduledSequence, ...]) -> list[ScheduledSequence]:
+        """All but those that go on by a token in a table that was looked at: most of a step's."""
+        checked, block_tokens = self._checked_blocks, self._resolved.block_tokens
+        most = self._resolved.max_ctx
+        return [
+            item
+            for item in items
+            if item.token_ids
+            or item.forced_token is not None
+            or item.save_checkpoint is not None
+            or checked.get(item.row) != len(item.block_table)
+            or not 0 <= item.start < min(most, len(item.block_table) * block_tokens)
+        ]
+
     def _check_item(self, step: int, item: ScheduledSequence) -> None:
         end = item.start + item.num_tokens
         if item.start < 0 or end > self._resolved.max_ctx:
@@ -75,9 +91,10 @@ class PlanCheck:
                 f"step {step}, row {item.row}: {len(item.block_table)} blocks do not hold "
                 f"{end} tokens"
             )
-        # A decoding row's table only grows: of the same length it is the one of the step before.
-        if item.token_ids or self._checked_blocks.get(item.row) != len(item.block_table):
-            self._check_table(step, item)
+        # A decoding row's table only grows: what was checked of it is the same as before.
+        known = 0 if item.token_ids else self._checked_blocks.get(item.row, 0)
+        if known != len(item.block_table):
+            self._check_table(step, item, item.block_table[known:] or item.block_table)
         if item.token_ids:
             self._check_tokens(step, item.token_ids)
         if item.forced_token is not None:
@@ -89,14 +106,14 @@ class PlanCheck:
         if checkpoint is not None and not 0 <= checkpoint < count:
             raise InternalError(f"step {step} names checkpoint {checkpoint} of {count}")
 
-    def _check_table(self, step: int, item: ScheduledSequence) -> None:
-        table = item.block_table
-        if min(table) <= NULL_BLOCK or max(table) >= self._resolved.num_blocks:
+    def _check_table(self, step: int, item: ScheduledSequence, new: tuple[int, ...]) -> None:
+        """Look at what is new in a table."""
+        if min(new) <= NULL_BLOCK or max(new) >= self._resolved.num_blocks:
             raise InternalError(
                 f"step {step}, row {item.row}: a block id is outside 1 to "
                 f"{self._resolved.num_blocks - 1}"
             )
-        self._checked_blocks[item.row] = len(table)
+        self._checked_blocks[item.row] = len(item.block_table)
 
     def _check_tokens(self, step: int, token_ids: tuple[int, ...]) -> None:
         if not token_ids or min(token_ids) < 0 or max(token_ids) >= self._resolved.vocab_size:

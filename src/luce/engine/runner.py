@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from luce.engine.cache_memory import CacheMemory
 from luce.engine.context import ForwardContext
 from luce.engine.extras import SampledTokens, StepExtras
 from luce.engine.hidden_taps import StepTap
@@ -24,15 +25,27 @@ from luce.scheduler.plan import RowStart, ScheduledSequence
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A model with its cache, ready to run batches eagerly."""
+    """A model with its cache, ready to run batches eagerly.
+
+    Attributes:
+        memory: where cache and states lie, if they have addresses of their own.
+    """
 
     model: Model
     kv: KVTensors
     attention: PagedAttention
     states: StateTensors | None = None
+    memory: CacheMemory | None = None
 
     def logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor | None:
-        """f32 [sampled, V] of the tokens whose logits are wanted, None if there are none.
+        """`raw_logits` as float32."""
+        raw = self.raw_logits(batch, tap)
+        return None if raw is None else raw.float()
+
+    def raw_logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor | None:
+        """[sampled, V] of the tokens whose logits are wanted, None if there are none.
+
+        They are in the type the model computes them in.
 
         Args:
             batch: the step.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from luce.engine.cache_memory import Zeros, fresh_zeros
 from luce.engine.ops.gated_delta import LayerState
 from luce.kv.spec import StateSpec
 from luce.scheduler.plan import RowStart, ScheduledSequence
@@ -30,6 +30,7 @@ class StateTensors:
         num_checkpoints: saved states.
         dtype: of the convolutions' inputs.
         device: where.
+        zeros: takes the memory.
 
     Attributes:
         layers: each recurrent layer's part.
@@ -43,12 +44,13 @@ class StateTensors:
         num_checkpoints: int,
         dtype: torch.dtype,
         device: torch.device,
+        zeros: Zeros = fresh_zeros,
     ) -> None:
         assert dtype.itemsize == spec.conv_element_bytes
         self._first_checkpoint = max_rows + 1
         slots = num_slots(max_rows, num_checkpoints)
-        conv = _zeros((slots, spec.num_layers, spec.conv_elements), dtype, device)
-        recurrent = _zeros((slots, spec.num_layers, spec.recurrent_elements), torch.float32, device)
+        conv = zeros((slots, spec.num_layers, spec.conv_elements), dtype, device)
+        recurrent = zeros((slots, spec.num_layers, spec.recurrent_elements), torch.float32, device)
         self._stores = (conv, recurrent)
         self.layers = tuple(
             LayerState(conv[:, layer], recurrent[:, layer]) for layer in range(spec.num_layers)
@@ -75,11 +77,3 @@ class StateTensors:
             if item.save_checkpoint is not None:
                 for store in self._stores:
                     store[self._first_checkpoint + item.save_checkpoint].copy_(store[item.row])
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    # torch.zeros writes every byte; numpy asks the system for pages that are zero already.
-    raw = np.zeros(int(np.prod(shape)) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)

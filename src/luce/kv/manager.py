@@ -234,13 +234,13 @@ class KVManager:
 
     def known_tokens(self, table: BlockTable) -> int:
         """Leading tokens of what a table holds that a later prompt finds."""
-        known = next((i for i, key in enumerate(table.keys) if not self.is_cached(key)), None)
+        known = next((i for i, key in enumerate(table.keys) if not self._is_cached(key)), None)
         num_blocks = len(table.keys) if known is None else known
         return self.states.last_resumable(table.keys, 0, num_blocks) * self.block_tokens
 
-    def is_cached(self, key: bytes) -> bool:
-        """Whether a block is registered under `key`."""
-        return self._cache.find(key) is not None
+    def has_any(self, keys: Sequence[bytes]) -> bool:
+        """Whether a block is registered under one of `keys`."""
+        return self._cache.finds_any(keys)
 
     def is_writable(self, block: int) -> bool:
         """Whether exactly one sequence holds `block` and no other can find it."""
@@ -279,9 +279,12 @@ class KVManager:
         for table in self._tables:
             assert len(set(table.blocks)) == len(table.blocks), "a table holds a block twice"
             assert table.num_committed <= len(table.blocks), "committed more than is held"
-        self.states.check_integrity(self._tables, self.is_cached)
+        self.states.check_integrity(self._tables, self._is_cached)
         if self._tier is not None:
             self._tier.check_integrity()
+
+    def _is_cached(self, key: bytes) -> bool:
+        return self._cache.find(key) is not None
 
     def _match(self, keys: Sequence[bytes], num_tokens: int) -> list[int]:
         """Blocks of the longest cached prefix that leaves at least one token to compute."""

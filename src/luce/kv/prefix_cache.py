@@ -83,6 +83,10 @@ class PrefixCache:
         entry = self._entries.get(key)
         return None if entry is None else entry.block
 
+    def finds_any(self, keys: Iterable[bytes]) -> bool:
+        """Whether a block is registered under one of `keys`."""
+        return not self._entries.keys().isdisjoint(keys)
+
     def key_of(self, block: int) -> bytes:
         """Key of a registered block."""
         return self._key_of[block]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
 import stat
 from collections.abc import Iterable
 from hashlib import sha256
@@ -15,13 +14,12 @@ from luce.config.listener import ListenerConfig
 from luce.config.option import BadValue
 from luce.errors import Unauthorized, UsageError
 from luce.listener.respond import Headers
+from luce.option_file import read_option_file, reason_of
 
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/", "/health", "/health/live"})
 """What needs no key, spelled exactly so: whether the server is there and well."""
-
-MAX_KEY_FILE_BYTES = 2**20
 
 _BEARER = b"bearer "
 _KEY_HEADER = b"x-api-key"
@@ -95,13 +93,10 @@ def read_key_file(path: Path) -> list[str]:
         UsageError: it cannot be read, has no key, or a line that is none.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(MAX_KEY_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"--api-key-file: cannot read {path}: {error.strerror}") from error
-    if len(content) > MAX_KEY_FILE_BYTES:
-        raise UsageError(f"--api-key-file: {path} is larger than {MAX_KEY_FILE_BYTES} bytes")
+        mode = path.stat().st_mode
+        content = read_option_file(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--api-key-file: cannot read {path}: {reason_of(error)}") from error
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         log.warning("every user of this machine can read the API keys", extra={"file": str(path)})
     keys = [_key_in(path, number, line) for number, line in enumerate(content.splitlines(), 1)]

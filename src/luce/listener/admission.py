@@ -157,7 +157,6 @@ class _Admission:
     async def _find(self) -> Admitted:
         while True:
             reservation = await self._reserve()
-            self._context.timings.reserved_ns = self._context.timings.clock_ns()
             admitted = await self._submit(reservation)
             if admitted is not None:
                 self._tried().pop(admitted.model.name, None)
@@ -204,8 +203,7 @@ class _Admission:
             )
             check_fits(model.name, prompt, most)
         except ContextLengthExceeded as error:
-            error.param = self._prompt_field
-            self._give_up(model.name, error, "too long")
+            self._give_up(model.name, error, "too long", most)
         except ApiError:
             return  # Whatever else is wrong with it is said by a model that is up.
 
@@ -235,8 +233,7 @@ class _Admission:
             )
             check_fits(name, prompt, limits.max_seq_tokens)
         except ContextLengthExceeded as error:
-            error.param = self._prompt_field
-            self._give_up(name, error, "too long")
+            self._give_up(name, error, "too long", limits.max_seq_tokens)
             return
         if prompt.grammar_chars:
             work = partial(text.with_grammar, prompt)
@@ -269,7 +266,6 @@ class _Admission:
         """Offer the request to the reserved model; None = look for another."""
         name, timings = reservation.model, self._context.timings
         model, prepared = self._admissions.models[name], self._prepared[name]
-        timings.submitted_ns = timings.clock_ns()
         reservation.submitted()
         try:
             stream = await model.handle.submit(
@@ -312,8 +308,7 @@ class _Admission:
             raise refusal.error or InternalError(f"Model {name} could not take the request.")
         if refusal.reason == "never_fits":
             error = ContextLengthExceeded(
-                refusal.detail or f"Model {name} can never hold this request.",
-                param=self._prompt_field,
+                refusal.detail or f"Model {name} can never hold this request."
             )
             self._give_up(name, error, "too long")
         elif refusal.reason == "draining":
@@ -322,9 +317,11 @@ class _Admission:
             self._note(name, "busy")
         reservation.refused()
 
-    def _give_up(self, name: str, error: ApiError, reason: str) -> None:
+    def _give_up(self, name: str, error: ApiError, reason: str, holds: int = 0) -> None:
+        if isinstance(error, ContextLengthExceeded):
+            error.param = self._prompt_field
         self._note(name, reason)
-        self._router.rule_out(self._ticket, name, error)
+        self._router.rule_out(self._ticket, name, error, holds)
 
     def _note(self, name: str, reason: str) -> None:
         self._tried()[name] = reason

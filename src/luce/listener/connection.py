@@ -40,6 +40,8 @@ _NOT_SENT_LOW_WATER: int = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 _PROBE_CHECK_S = 0.05
 _FLUSH_POLL_S = 0.01
+_LONGEST_POLL_S = 0.1
+"""What one look at a client counts as at most: while we stood still, nobody could read."""
 _INTERIM_RESPONSE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)
 _GONE = select.POLLERR | select.POLLHUP
@@ -126,12 +128,14 @@ class Client:
 
     async def _wait_for(self, done: Callable[[], bool], stall_s: float) -> None:
         clock = asyncio.get_running_loop().time
-        pending, progress_at = self.pending_bytes, clock()
+        pending, looked_at, idle_s = self.pending_bytes, clock(), 0.0
         while not done() and not self._lost.is_set():
             await asyncio.sleep(_FLUSH_POLL_S)
+            idle_s += min(clock() - looked_at, _LONGEST_POLL_S)
+            looked_at = clock()
             if self.pending_bytes < pending:
-                progress_at = clock()
-            elif clock() - progress_at > stall_s:
+                idle_s = 0.0
+            elif idle_s > stall_s:
                 self.reset()
                 raise SlowClient(f"The client read nothing for {stall_s:g} s.")
             pending = self.pending_bytes

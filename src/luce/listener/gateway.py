@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luce.errors import UsageError
+from luce.workers.spawn import signal_name
 
 log = logging.getLogger(__name__)
 
@@ -137,5 +138,5 @@ def _describe(code: int, errno: int | None) -> str:
     if errno is not None:
         return f"could not be started: {os.strerror(errno)} (errno {errno})"
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by {signal_name(-code)}"
     return f"ended with status {code}"

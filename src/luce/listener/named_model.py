@@ -23,17 +23,26 @@ def named_model(models: ServedModels, name: str | None, *, is_strict: bool = Fal
     served = list(models)
     if len(served) == 1:
         return served[0]
-    names = ", ".join(model.name for model in served)
     if name is None or name in _NO_NAME:
         raise InvalidRequest(
-            f"Several models are loaded and their answers differ; set model to one of: {names}.",
+            "Several models are loaded and their answers differ; set model to one of: "
+            f"{_names(models)}.",
             param="model",
         )
     model = models.get(name)
     if model is None and models.unknown_model is not None and not is_strict:
         return models[models.unknown_model]
     if model is None:
-        raise ModelNotFound(
-            f"There is no model {name[:128]!r}; available models: {names}.", param="model"
-        )
+        raise no_such_model(models, name)
     return model
+
+
+def no_such_model(models: ServedModels, name: str) -> ModelNotFound:
+    """The error about a name that is none of theirs."""
+    return ModelNotFound(
+        f"There is no model {name[:128]!r}; available models: {_names(models)}.", param="model"
+    )
+
+
+def _names(models: ServedModels) -> str:
+    return ", ".join(model.name for model in models)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from luce.config.device import AUTO, parse_device
+from luce.config.forms import snapshot_bytes
 from luce.config.listener import ServerConfig
 from luce.config.model import ModelConfig
 from luce.config.routing import RoutingConfig
@@ -21,6 +22,7 @@ from luce.placement.memory_plan import MemoryPlan
 from luce.placement.planner import PlanRequest, frozen_spec, plan_model
 from luce.placement.suitability import choose_for
 from luce.protocol.messages import LoadSpec
+from luce.units import format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +56,13 @@ class HostShare:
         free_bytes: what they may take together; None: nobody knows.
         num_models: how many they are.
         parked_bytes: of it, for weights of those that are swapped out.
+        takes_turns: those that share a device do.
     """
 
     free_bytes: int | None = None
     num_models: int = 1
     parked_bytes: int = 0
+    takes_turns: bool = False
 
 
 def plan_parts(model: PlacedModel) -> dict[str, dict[str, int]]:
@@ -104,7 +108,7 @@ def host_share(config: ServerConfig, machine: Machine) -> HostShare:
     host = machine.inventory.by_id("cpu:0")
     free = None if host is None else machine.free_bytes(host)
     parked = parked_bytes(config.routing, free or 0)
-    return HostShare(free, len(config.models), parked)
+    return HostShare(free, len(config.models), parked, config.routing.swap_residency)
 
 
 def parked_bytes(routing: RoutingConfig, available_bytes: int) -> int:
@@ -122,17 +126,41 @@ def planned(config: ModelConfig, machine: Machine, host: HostShare = HostShare()
     Raises:
         ModelFileError: the model cannot be read.
         UsageError: an option does not go together with it.
-        PlacementError: a device was to be chosen for it, and none holds it.
+        PlacementError: a device was to be chosen for it, and none holds it, or it is to keep more
+            on the host than the host has.
     """
     placed = _with_device(config, machine)
+    _check_snapshots(placed, machine)
     target = parse_device(placed.target_device)
     device = machine.device(target.backend, target.index)
-    spec = msgspec.structs.replace(load_spec(placed), num_models=host.num_models)
+    spec = msgspec.structs.replace(
+        load_spec(placed), num_models=host.num_models, takes_turns=host.takes_turns
+    )
     free = machine.free_bytes(device)
     # Whatever the worker finds there later must be what was planned, even if it changes now.
     spec = msgspec.structs.replace(spec, files=FileIdentity.of(config.path).digest)
     plan = plan_model(PlanRequest(spec, device, free, host.free_bytes, host.parked_bytes))
     return PlacedModel(placed, device, plan, frozen_spec(spec, plan))
+
+
+def _check_snapshots(config: ModelConfig, machine: Machine) -> None:
+    """Copies of prefixes take their memory as they come, so that no load would fail."""
+    asked = snapshot_bytes(config.prefix_snapshot_memory) or 0
+    host = machine.inventory.by_id("cpu:0")
+    if host is not None and host.total_bytes and asked > host.total_bytes:
+        raise PlacementError(
+            f"not enough memory on the host: --prefix-snapshot-memory of {config.name} is "
+            f"{format_bytes(asked)}; the host has {format_bytes(host.total_bytes)}"
+        )
+    if asked and not config.prefix_cache:
+        log.warning(
+            "an option has no effect",
+            extra={
+                "model": config.name,
+                "option": "--prefix-snapshot-memory",
+                "why": "there is no prefix cache",
+            },
+        )
 
 
 def _with_device(config: ModelConfig, machine: Machine) -> ModelConfig:

@@ -45,14 +45,17 @@ class Shutdown:
     async def run(self, grace_s: float) -> None:
         """Accept nothing more, refuse who waits, let what runs end, then end it, then workers.
 
+        Being forced skips the time, not the steps: what runs is told that it ends.
+
         Args:
             grace_s: how long running requests may take to end by themselves.
         """
         self.router.shut_down()
         self.http.stop_accepting()
-        if not await self._ends_or_forced(self.http_task, grace_s):
+        await self._ends_or_forced(self.http_task, grace_s)
+        if not self.http_task.done():
             self.generator.abort_all(_stopping())
-            await self._ends_or_forced(self.http_task, ABORT_PATIENCE_S)
+            await asyncio.wait({self.http_task}, timeout=ABORT_PATIENCE_S)
         self.http.cut_connections()
         await self._end_workers()
         await self.http_task
@@ -69,14 +72,13 @@ class Shutdown:
             log.error("workers did not end; they are left to the end of their sockets")
             stops.cancel()
 
-    async def _ends_or_forced(self, what: asyncio.Future[Any], seconds: float) -> bool:
-        """Wait for it; False if it has not ended in time and nobody forces us on."""
+    async def _ends_or_forced(self, what: asyncio.Future[Any], seconds: float) -> None:
+        """Wait for it, for a time and while nobody forces us on."""
         forced = asyncio.ensure_future(self.force.wait())
         try:
             await asyncio.wait({what, forced}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             forced.cancel()
-        return what.done() or self.force.is_set()
 
 
 def _stopping() -> ShuttingDown:

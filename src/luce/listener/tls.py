@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ssl
+import stat
 from pathlib import Path
 
 from luce.errors import UsageError
+from luce.option_file import read_option_file, reason_of
 
 _ALPN = ["http/1.1"]
 _MISMATCH = "KEY_VALUES_MISMATCH"
@@ -47,11 +49,13 @@ def _refuse() -> str:
 
 
 def _check_readable(flag: str, path: Path) -> None:
+    """The library reads a file by its name and more than once, which a pipe does not bear."""
     try:
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise UsageError(f"{flag}: cannot read {path}: {error.strerror}") from error
+        if stat.S_ISFIFO(path.stat().st_mode):
+            raise UsageError(f"{flag}: {path} is a pipe; write a file")
+        read_option_file(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{flag}: cannot read {path}: {reason_of(error)}") from error
 
 
 def _check_certificate(cert: Path) -> None:

@@ -16,8 +16,6 @@ class RequestTimings:
 
     Attributes:
         received_ns: the request's headers were read.
-        reserved_ns: a model had room (the last time, if it was tried more than once).
-        submitted_ns: sent to the worker.
         admitted_ns: the worker took it.
         first_token_ns: the first output arrived.
         last_token_ns: the last output arrived.
@@ -25,8 +23,6 @@ class RequestTimings:
     """
 
     received_ns: int = 0
-    reserved_ns: int = 0
-    submitted_ns: int = 0
     admitted_ns: int = 0
     first_token_ns: int = 0
     last_token_ns: int = 0

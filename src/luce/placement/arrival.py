@@ -18,7 +18,7 @@ class Arrival:
         leaving: who still gives way, and what each may keep.
         displaced: residents that have gone for it, with what they kept; they come back if the
             target does not come in.
-        dropped: models that were made to keep less.
+        dropped: models that were made to keep less, with what they keep then.
         restoring: displaced ones on their way back; the target has failed.
         has_fallen_back: the one retry after dropping what others keep is used up.
         num_rounds: times room was made.
@@ -33,7 +33,7 @@ class Arrival:
     began_s: float
     leaving: dict[str, Depth] = field(default_factory=dict)
     displaced: dict[str, Depth] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
+    dropped: dict[str, Depth] = field(default_factory=dict)
     restoring: set[str] = field(default_factory=set)
     has_fallen_back: bool = False
     num_rounds: int = 0

@@ -62,12 +62,16 @@ class Chronicle:
         self.note(record.name, "ready", record.last_reason)
         now_s = self._clock_s()
         drained_s = arrival.drained_s if arrival.drained_s is not None else now_s
-        gone = [f"{name}:{depth}" for name, depth in arrival.displaced.items()]
+        gone = [
+            f"{name}:{depth}"
+            for depths in (arrival.displaced, arrival.dropped)
+            for name, depth in depths.items()
+        ]
         log.info(
             "model came in",
             extra={
                 "model": record.name,
-                "evicted": ",".join(gone + [f"{name}:cold" for name in arrival.dropped]),
+                "evicted": ",".join(gone),
                 "drain_ms": round((drained_s - arrival.began_s) * _MS_PER_S),
                 "evict_ms": arrival.evict_ms,
                 "reinstate_ms": record.last_reinstate_ms,

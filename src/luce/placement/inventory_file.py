@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from luce.errors import UsageError
+from luce.option_file import read_option_file, reason_of
 from luce.placement.devices import Backend, Device
 
 _MIB = 1 << 20
 _TYPES = ("discrete", "integrated", "cpu")
 _TEXTS = ("id", "type", "uuid", "name", "arch", "pci")
 _COUNTS = ("total_mib", "free_mib", "busy")
-_MAX_FILE_BYTES = 1 << 20
 _MAX_MIB = 1 << 30
 
 
@@ -84,12 +84,12 @@ class InventoryFile:
 
     def _content(self) -> dict[str, Any]:
         try:
-            with self._path.open("rb") as file:
-                raw = file.read(_MAX_FILE_BYTES)
-            text = raw.decode("utf-8")
+            text = read_option_file(self._path).decode("utf-8")
             content = json.loads(text) if self._path.suffix == ".json" else tomllib.loads(text)
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
+        except RecursionError as error:
+            raise UsageError(f"{self._path}: no inventory of devices: nested too deeply") from error
+        except (OSError, ValueError) as error:
+            reason = reason_of(error)
             raise UsageError(f"{self._path}: no inventory of devices: {reason}") from error
         if not isinstance(content, dict):
             raise UsageError(f"{self._path}: no inventory of devices: it has no list of devices")

@@ -169,7 +169,7 @@ class Transitions:
             record.last_reason = f"gave way to {arrival.target}"
             arrival.displaced[record.name] = depth
         else:
-            arrival.dropped.append(record.name)
+            arrival.dropped[record.name] = depth
 
     def loaded(self, operation: Operation, outcome: Outcome) -> None:
         """A load ended."""

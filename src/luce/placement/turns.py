@@ -98,13 +98,18 @@ class DeviceTurns:
     def fallback(
         self, target: str, is_out_of_memory: bool, situation: Situation
     ) -> tuple[Eviction, ...]:
-        """Every other model that is not resident and keeps memory on the target's devices."""
+        """Every other model that is not resident and keeps memory on the target's devices.
+
+        Weights there, and whatever does not go together with the target, are given up altogether.
+        Where only memory lacks, weights in host memory stay: asked for them once more, a worker
+        gives up what else it keeps on its device (captured steps).
+        """
         incoming = situation.models[target]
-        return tuple(
-            Eviction(model.name, "cold")
-            for model in situation.models.values()
-            if model.name != target and _keeps_on(model, incoming)
-        )
+        others = [model for model in situation.models.values() if model.name != target]
+        dropped = [Eviction(m.name, "cold") for m in others if _keeps_on(m, incoming)]
+        if is_out_of_memory:
+            dropped += [Eviction(m.name, "host") for m in others if _keeps_steps_on(m, incoming)]
+        return tuple(dropped)
 
     def _stays(self, model: ModelFacts, incoming: ModelFacts) -> Wait | None:
         """Why a resident may not be sent away yet; None: it may."""
@@ -183,6 +188,13 @@ def _keeps_on(model: ModelFacts, incoming: ModelFacts) -> bool:
     if model.is_resident or model.kept is None or model.kept.level not in ("warm", "partial"):
         return False
     return not set(model.kept.devices).isdisjoint(incoming.devices)
+
+
+def _keeps_steps_on(model: ModelFacts, incoming: ModelFacts) -> bool:
+    """Its weights are in host memory, and something else of it is on a device of the other's."""
+    if model.is_resident or model.kept is None or model.kept.level != "host":
+        return False
+    return model.kept.nbytes > 0 and model.devices[0] in incoming.devices
 
 
 def _harms(model: ModelFacts, incoming: ModelFacts) -> bool:

@@ -54,6 +54,8 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """That share the host's memory."""
     files: str = ""
     """`FileIdentity.digest` of what was planned; empty: whatever the files are."""
+    takes_turns: bool = False
+    """It will leave its device and come back, again and again."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

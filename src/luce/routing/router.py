@@ -201,9 +201,16 @@ class Router:
         if only is not None:
             ticket.partly[name] = only
 
-    def rule_out(self, ticket: Ticket, name: str, error: ApiError) -> None:
-        """The model will not serve this request; those behind it need not wait for that."""
-        ticket.rule_out(name, error)
+    def rule_out(self, ticket: Ticket, name: str, error: ApiError, holds: int = 0) -> None:
+        """The model will not serve this request; those behind it need not wait for that.
+
+        Args:
+            ticket: the request.
+            name: the model.
+            error: why; what the client is told if it is the last one, or holds most.
+            holds: of a model that is too small: the longest sequence it holds.
+        """
+        ticket.rule_out(name, error, holds)
         self._dispatch()
 
     def try_reserve(self, ticket: Ticket, name: str) -> Reservation | None:

@@ -45,6 +45,7 @@ class Ticket:
         order: models it may be given to now, the preferred one first.
         ruled_out: models that can never serve this request, and what to tell the client if
             none is left.
+        holds: the longest sequence of those that are too small for it.
         refused_by: models whose worker had no room for it. While it queues, nobody behind it
             gets one of those: it would never see the room it needs.
         resting_on: those of them that have not changed since.
@@ -60,6 +61,7 @@ class Ticket:
     partly: dict[str, int] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     ruled_out: dict[str, ApiError] = field(default_factory=dict)
+    holds: dict[str, int] = field(default_factory=dict)
     refused_by: set[str] = field(default_factory=set)
     resting_on: set[str] = field(default_factory=set)
     place: Place = Place.PROBING
@@ -68,9 +70,10 @@ class Ticket:
     is_driver: bool = False
     waiter: Waiter | None = None
 
-    def rule_out(self, model: str, error: ApiError) -> None:
-        """This model will not serve the request."""
+    def rule_out(self, model: str, error: ApiError, holds: int = 0) -> None:
+        """This model will not serve the request; it holds sequences of this length."""
         self.ruled_out[model] = error
+        self.holds[model] = holds
         self.fits.discard(model)
         self.partly.pop(model, None)
         self.refused_by.discard(model)
@@ -92,22 +95,30 @@ class Ticket:
         return model in self.fits and model in self.order
 
     def final_error(self, pinned: str | None = None) -> ApiError:
-        """What to say when every model is ruled out: first whatever a retry might cure.
+        """What to say when every model is ruled out.
+
+        First whatever a retry might cure, then what the model says that holds most: a client that
+        shortens its prompt should know to what.
 
         Args:
             pinned: the one model that counts; None = all.
         """
         if pinned is not None and pinned in self.ruled_out:
             return self.ruled_out[pinned]
-        errors = list(self.ruled_out.values())
-        return next((error for error in errors if error.retryable), errors[0])
+        return self._retryable() or self._of_the_roomiest()
 
     def refusal(self, decision: Reject) -> ApiError:
         """What to say when the policy rejects what is left."""
-        errors = list(self.ruled_out.values())
-        retryable = next((error for error in errors if error.retryable), None)
+        retryable = self._retryable()
         if retryable is not None:
             return retryable
-        if errors and decision.hint:
-            return type(errors[0])(f"{errors[0].message} {decision.hint}", param=errors[0].param)
+        if self.ruled_out and decision.hint:
+            error = self._of_the_roomiest()
+            return type(error)(f"{error.message} {decision.hint}", param=error.param)
         return decision.error
+
+    def _retryable(self) -> ApiError | None:
+        return next((error for error in self.ruled_out.values() if error.retryable), None)
+
+    def _of_the_roomiest(self) -> ApiError:
+        return self.ruled_out[max(self.ruled_out, key=lambda model: self.holds[model])]

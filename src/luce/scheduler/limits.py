@@ -42,7 +42,7 @@ class SchedulerLimits:
         max_ctx: tokens (prompt and output) one sequence may reach.
         chunk: prompt tokens computed in one step, over all sequences; decode tokens come on
             top, so that a full chunk never delays them.
-        max_prefill_sequences: sequences that share a step's chunk.
+        max_prefill_sequences: sequences that share a step's chunk, if they fill it.
         quantum: tokens dealt to a sequence before the next one's turn. A multiple of the
             block size keeps chunks on block borders.
         checkpoints: where recurrent states are saved.

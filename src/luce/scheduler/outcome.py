@@ -47,9 +47,11 @@ class Rejected:
 AdmitResult = Admitted | Busy | NeverFits | Rejected
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceDelta:
     """What one step added to one sequence.
+
+    Not frozen, as it is made for every row of every step: a frozen one takes seven times as long.
 
     Attributes:
         request_id: whose.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from luce.kv.manager import KVManager
 from luce.kv.spec import blocks_for
@@ -48,14 +50,17 @@ class PrefillPlanner:
             seated: all sequences that hold a row, by order of admission.
 
         Returns:
-            At most `max_prefill_sequences` sequences, oldest first, with at least one token
-            each and at most `chunk` together; empty only if nobody has prompt tokens left
-            that are not being computed. Which ones goes round from step to step, so that
-            each is served at least every as many steps as there are sequences.
+            At most `max_prefill_sequences` sequences, or as many as fill the chunk, oldest
+            first, with at least one token each and at most `chunk` together; empty only if
+            nobody has prompt tokens left that are not being computed. Which ones goes round
+            from step to step, so that each is served at least every as many steps as there
+            are sequences.
         """
         waiting = [seq for seq in seated if seq.status is SequenceStatus.PREFILL]
+        if not waiting:
+            return []
         for seq in waiting:
-            if seq.needs_start or not self._kv.states.is_used:
+            if seq.table.keys and (seq.needs_start or not self._kv.states.is_used):
                 seq.skip(self._kv.adopt(seq.table, seq.num_scheduled, seq.num_tokens))
         if self._kv.states.is_used:
             quotas = self._quotas_to_marks(seated, waiting)
@@ -64,17 +69,29 @@ class PrefillPlanner:
         able = [seq for seq in waiting if quotas[seq.order] > 0]
         if not able:
             return []
-        cohort = self._cohort(able)
+        cohort = self._cohort(able, quotas)
         claims = [Claim(seq.order, quotas[seq.order]) for seq in cohort]
         dealt = deal(claims, self._limits.chunk, self._limits.quantum, self._last_order)
         self._last_order = dealt.last_order
         return [(seq, dealt.grants[seq.order]) for seq in cohort if seq.order in dealt.grants]
 
-    def _cohort(self, able: list[TokenSequence]) -> list[TokenSequence]:
-        """The next ones in turn after the one served last, oldest first."""
-        turns = sorted(able, key=lambda seq: (seq.order <= self._last_order, seq.order))
-        cohort = turns[: self._limits.max_prefill_sequences]
-        return sorted(cohort, key=lambda seq: seq.order)
+    def _cohort(self, able: list[TokenSequence], quotas: dict[int, int]) -> list[TokenSequence]:
+        """The next ones in turn after the one served last, oldest first.
+
+        Where the usual number of them leaves some of the chunk, more come for what is left of
+        it: lowered, their quotas take nothing from the others.
+        """
+        first = bisect_right(able, self._last_order, key=_ORDER)
+        cohort: list[TokenSequence] = []
+        left = self._limits.chunk
+        for seq in able[first:] + able[:first]:
+            if len(cohort) >= self._limits.max_prefill_sequences:
+                if left <= 0:
+                    break
+                quotas[seq.order] = min(quotas[seq.order], left)
+            left -= quotas[seq.order]
+            cohort.append(seq)
+        return sorted(cohort, key=_ORDER)
 
     def _quotas(
         self, seated: Iterable[TokenSequence], waiting: Iterable[TokenSequence]
@@ -82,12 +99,14 @@ class PrefillPlanner:
         """Tokens each waiting sequence may compute before it meets another's block."""
         taken: set[bytes] = set()
         for seq in seated:
-            if seq.status is not SequenceStatus.PREFILL:
+            is_waiting = seq.status is SequenceStatus.PREFILL
+            if not is_waiting and len(seq.table.keys) > seq.table.num_committed:
                 taken.update(self._unfinished_keys(seq, 0))
         quotas: dict[int, int] = {}
-        for seq in sorted(waiting, key=_furthest_first):
-            quotas[seq.order] = self._own_tokens(seq, taken)
-            taken.update(self._unfinished_keys(seq, quotas[seq.order]))
+        for seq in _furthest_first(waiting):
+            quotas[seq.order] = quota = self._own_tokens(seq, taken)
+            if seq.table.keys:
+                taken.update(self._unfinished_keys(seq, quota))
         return quotas
 
     def _quotas_to_marks(
@@ -99,7 +118,7 @@ class PrefillPlanner:
         for seq in seated:
             coming.add_saves(seq)
         quotas: dict[int, int] = {}
-        for seq in sorted(waiting, key=_furthest_first):
+        for seq in _furthest_first(waiting):
             if seq.needs_start and coming.can_help(seq):
                 quotas[seq.order] = 0
                 continue
@@ -118,16 +137,23 @@ class PrefillPlanner:
         block_tokens = self._kv.block_tokens
         position = seq.num_scheduled
         end = min(seq.num_tokens, position + self._limits.chunk)
+        if not seq.table.keys:
+            return end - position
         # The block of the last token is never taken over: its logits are wanted.
-        last_shareable = (seq.num_tokens - 1) // block_tokens
+        last = min((seq.num_tokens - 1) // block_tokens, blocks_for(end, block_tokens))
         first = blocks_for(position, block_tokens)
-        for index, key in enumerate(seq.table.keys[first:last_shareable], start=first):
-            if index * block_tokens >= end:
-                break
-            if key in taken or self._kv.is_cached(key):
+        keys = seq.table.keys[first:last]
+        if taken.isdisjoint(keys) and not self._kv.has_any(keys):
+            return end - position
+        for index, key in enumerate(keys, start=first):
+            if key in taken or self._kv.has_any((key,)):
                 return index * block_tokens - position
         return end - position
 
 
-def _furthest_first(seq: TokenSequence) -> tuple[int, int]:
-    return -seq.num_scheduled, seq.order
+_ORDER = attrgetter("order")
+
+
+def _furthest_first(waiting: Iterable[TokenSequence]) -> list[TokenSequence]:
+    """By order of admission those that are equally far; they come by it."""
+    return sorted(waiting, key=attrgetter("num_scheduled"), reverse=True)

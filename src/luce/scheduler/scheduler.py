@@ -16,14 +16,13 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from luce.errors import InternalError
 from luce.kv.manager import KVManager
-from luce.protocol.sampling import HiddenStates, SamplingParams
+from luce.protocol.sampling import SamplingParams
+from luce.scheduler.accounts import Accounts
 from luce.scheduler.checkpoints import CheckpointPlanner
-from luce.scheduler.gains import FAILURES, NOT_FINITE, Gain, Sampled, gains
 from luce.scheduler.limits import SchedulerLimits
 from luce.scheduler.outcome import (
     AdmitResult,
@@ -33,15 +32,9 @@ from luce.scheduler.outcome import (
     Rejected,
     RetiredSequence,
     SchedulerStats,
-    SequenceDelta,
     StepOutcome,
 )
-from luce.scheduler.plan import (
-    GRAMMAR_ENDED_TOKEN,
-    ScheduledSequence,
-    StepPlan,
-    StepResult,
-)
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan, StepResult
 from luce.scheduler.prefill import PrefillPlanner
 from luce.scheduler.reasoning import ReasoningWatch
 from luce.scheduler.roster import Roster
@@ -76,15 +69,14 @@ class Scheduler:
         self._clock_ns = clock_ns
         self._entropy = entropy
         self._roster = Roster(kv, limits.max_rows)
+        self._accounts = Accounts(kv, self._roster, clock_ns)
         self._checkpoints = CheckpointPlanner(kv, limits.checkpoints)
         self._prefill = PrefillPlanner(kv, limits, self._checkpoints)
         self._under_way: deque[StepUnderWay] = deque()
-        self._retired: list[RetiredSequence] = []
         self._num_admitted = 0
         self._num_steps = 0
         self._num_preemptions = 0
         self._prompt_tokens = 0
-        self._generated_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -128,7 +120,7 @@ class Scheduler:
         """End a sequence with "cancelled"; ignored if it has ended or never was."""
         seq = self._roster.find(request_id)
         if seq is not None and seq.ending is None:
-            self._finish(seq, Ending("cancelled"))
+            self._accounts.finish(seq, Ending("cancelled"))
 
     def fail_all(self, error: str, detail: str) -> None:
         """The engine failed: forget the steps under way and end every sequence with "error".
@@ -138,7 +130,7 @@ class Scheduler:
         self._forget_steps()
         for seq in self._roster.all():
             if seq.ending is None:
-                self._finish(seq, Ending("error", error, detail))
+                self._accounts.finish(seq, Ending("error", error, detail))
 
     def fail_largest(self, plan: StepPlan, error: str, detail: str) -> bool:
         """The engine had no memory for this step: end who has most prompt tokens in it.
@@ -154,7 +146,7 @@ class Scheduler:
             return False
         members = self._forget_steps()
         if largest.ending is None:
-            self._finish(largest, Ending("error", error, detail))
+            self._accounts.finish(largest, Ending("error", error, detail))
         for seq in members:
             if seq.status in (SequenceStatus.PREFILL, SequenceStatus.DECODE):
                 self._preempt(seq)
@@ -166,7 +158,7 @@ class Scheduler:
         self._under_way.clear()
         for seq in members:
             seq.num_in_flight = seq.num_unresolved = 0
-            self._leave_if_idle(seq)
+            self._accounts.leave_if_idle(seq)
         return members
 
     def empty_cache(self) -> int:
@@ -181,23 +173,24 @@ class Scheduler:
         may still wait for its `apply`.
         """
         assert len(self._under_way) < MAX_STEPS_UNDER_WAY, "apply a step before planning on"
-        if any(seq.awaits_itself for seq in self._roster.decoding()):
+        decoding = self._roster.decoding()
+        if any(seq.watch is not None and seq.awaits_itself for seq in decoding):
             return None
-        decoders = self._decoders_with_room()
+        decoders = self._decoders_with_room(decoding)
         self._resume()
-        work = [(seq, 1) for seq in decoders]
-        work += self._prefill.plan(self._roster.seated())
-        if not work:
+        prefills = self._prefill.plan(self._roster.seated())
+        if not decoders and not prefills:
             assert self._under_way or self._roster.is_empty, "sequences live and none can go on"
             return None
-        fresh = [
-            seq.start_row(self._kv.states.start(seq.table)) for seq, _ in work if seq.needs_start
-        ]
-        starts = [start for start in fresh if start is not None]
-        items = [self._schedule(seq, num) for seq, num in work]
+        starts = self._start_rows(seq for seq, _ in prefills)
+        items = self._schedule_tokens(decoders)
+        for seq, num_tokens in prefills:
+            save = self._checkpoints.reserve(seq, num_tokens)
+            items.append(seq.schedule(num_tokens, self._kv.block_tokens, save))
         self._num_steps += 1
-        plan = StepPlan(self._num_steps, tuple(starts), tuple(items))
-        self._under_way.append(StepUnderWay(plan, tuple(seq for seq, _ in work)))
+        plan = StepPlan(self._num_steps, starts, tuple(items))
+        members = (*decoders, *(seq for seq, _ in prefills))
+        self._under_way.append(StepUnderWay(plan, members))
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> StepOutcome:
@@ -209,20 +202,12 @@ class Scheduler:
         step = self._under_way.popleft()
         assert step.plan is plan, "steps are applied in the order they were planned"
         assert result.step == plan.step, f"result of step {result.step} for step {plan.step}"
-        now_ns = self._clock_ns()
-        deltas: list[SequenceDelta] = []
-        gained = gains(plan.items, result)
-        for seq, item, gain in zip(step.sequences, plan.items, gained, strict=True):
-            delta = self._advance(seq, item, gain, now_ns)
-            if delta is not None:
-                deltas.append(delta)
-        return StepOutcome(tuple(deltas), self.take_retired())
+        deltas = self._accounts.settle(step, result)
+        return StepOutcome(deltas, self.take_retired())
 
     def take_retired(self) -> tuple[RetiredSequence, ...]:
         """Sequences retired since the last call or `apply`, each once."""
-        retired = tuple(self._retired)
-        self._retired.clear()
-        return retired
+        return self._accounts.take_retired()
 
     def stats(self) -> SchedulerStats:
         """Gauges and counters as of now."""
@@ -231,7 +216,7 @@ class Scheduler:
             preempted=len(self._roster.preempted()),
             steps=self._num_steps,
             prompt_tokens=self._prompt_tokens,
-            generated_tokens=self._generated_tokens,
+            generated_tokens=self._accounts.generated_tokens,
             preemptions=self._num_preemptions,
             kv=self._kv.stats(),
         )
@@ -273,18 +258,30 @@ class Scheduler:
             return Busy("the free blocks are needed by the sequences that run")
         return None
 
-    def _schedule(self, seq: Sequence, num_tokens: int) -> ScheduledSequence:
-        save = self._checkpoints.reserve(seq, num_tokens)
-        return seq.schedule(num_tokens, self._kv.block_tokens, save)
+    def _start_rows(self, sequences: Iterable[Sequence]) -> tuple[RowStart, ...]:
+        fresh = [
+            seq.start_row(self._kv.states.start(seq.table)) for seq in sequences if seq.needs_start
+        ]
+        return tuple(start for start in fresh if start is not None)
 
-    def _decoders_with_room(self) -> list[Sequence]:
-        """Decoders that have a block for their next token, oldest first."""
-        return [seq for seq in self._roster.decoding() if self._can_decode(seq)]
+    def _schedule_tokens(self, decoders: list[Sequence]) -> list[ScheduledSequence]:
+        block_tokens = self._kv.block_tokens
+        if not self._kv.states.is_used:
+            return [seq.schedule_token(block_tokens) for seq in decoders]
+        reserve = self._checkpoints.reserve
+        return [seq.schedule_token(block_tokens, reserve(seq, 1)) for seq in decoders]
 
-    def _can_decode(self, seq: Sequence) -> bool:
-        # An older one may have preempted it a moment ago, so its status counts again.
-        is_decoding = seq.status is SequenceStatus.DECODE
-        return is_decoding and seq.wants_token and self._make_room(seq)
+    def _decoders_with_room(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Those that want a token and have a block for it, in the order given, oldest first."""
+        block_tokens, decode = self._kv.block_tokens, SequenceStatus.DECODE
+        return [
+            seq
+            for seq in decoding
+            # An older one may have preempted it a moment ago, so its status counts again.
+            if seq.num_scheduled < seq.limit_tokens
+            and seq.status is decode
+            and (seq.num_scheduled < len(seq.blocks) * block_tokens or self._make_room(seq))
+        ]
 
     def _make_room(self, seq: Sequence) -> bool:
         """Grow by one token, preempting the newest while blocks lack; False: not in this step."""
@@ -301,7 +298,7 @@ class Scheduler:
         self._num_preemptions += 1
         seq.was_preempted = True
         seq.move_to(SequenceStatus.YIELDING)
-        self._leave_if_idle(seq)
+        self._accounts.leave_if_idle(seq)
 
     def _resume(self) -> None:
         """Seat preempted sequences again, oldest first, as far as they fit."""
@@ -309,92 +306,3 @@ class Scheduler:
             if not (self._roster.top_up() and self._roster.seat(seq)):
                 return
             seq.move_to(SequenceStatus.PREFILL)
-
-    def _advance(
-        self, seq: Sequence, item: ScheduledSequence, gain: Gain, now_ns: int
-    ) -> SequenceDelta | None:
-        """Account one item of a finished step to its sequence."""
-        seq.num_in_flight -= 1
-        seq.num_computed = item.start + item.num_tokens
-        delta, token = None, gain.token
-        if token is not None:
-            seq.num_unresolved -= 1
-            if token.id in FAILURES:
-                self._fail(seq, FAILURES[token.id])
-            elif seq.ending is None:
-                delta = self._accept(seq, token, now_ns)
-        is_read_out = seq.is_read and seq.ending is None and seq.num_computed == seq.num_tokens
-        if is_read_out and gain.hidden is None:
-            self._fail(seq, NOT_FINITE)
-        if seq.is_shared:
-            # A cancelled sequence may have computed a token it was not allowed to keep.
-            num_known = min(seq.num_computed, seq.num_tokens)
-            self._kv.commit(seq.table, seq.token_ids, num_known)
-        if is_read_out and gain.hidden is not None:
-            delta = self._read_out(seq, gain.hidden)
-        self._leave_if_idle(seq)
-        return delta
-
-    def _read_out(self, seq: Sequence, hidden: HiddenStates) -> SequenceDelta:
-        """End a sequence whose prompt has been read."""
-        seq.ending = Ending("stop")
-        seq.move_to(SequenceStatus.FINISHED)
-        hidden = replace(hidden, cached_tokens=self._kv.known_tokens(seq.table))
-        return SequenceDelta(seq.request_id, (), "stop", hidden=hidden)
-
-    def _accept(self, seq: Sequence, token: Sampled, now_ns: int) -> SequenceDelta:
-        if token.id == GRAMMAR_ENDED_TOKEN:
-            seq.ending = Ending("stop")
-        else:
-            self._generated_tokens += 1
-            seq.accept(token.id, now_ns)
-        if seq.ending is not None:
-            seq.move_to(SequenceStatus.FINISHED)
-        finish = None if seq.ending is None else seq.ending.finish
-        kept = (token,) if finish != "stop" else ()
-        logprobs = None
-        if seq.sampling.logprobs is not None:
-            logprobs = tuple(each.logprobs for each in kept if each.logprobs is not None)
-            assert len(logprobs) == len(kept), f"{seq.request_id}: no log probabilities came"
-        return SequenceDelta(seq.request_id, tuple(each.id for each in kept), finish, logprobs)
-
-    def _fail(self, seq: Sequence, ending: Ending) -> None:
-        seq.is_broken |= ending.error == InternalError.__name__
-        if seq.ending is None:
-            seq.ending = ending
-            seq.move_to(SequenceStatus.FINISHED)
-
-    def _finish(self, seq: Sequence, ending: Ending) -> None:
-        seq.ending = ending
-        seq.move_to(SequenceStatus.FINISHED)
-        self._leave_if_idle(seq)
-
-    def _leave_if_idle(self, seq: Sequence) -> None:
-        """Let a leaving sequence go, unless a step under way still uses its blocks."""
-        if seq.num_in_flight:
-            return
-        if seq.status is SequenceStatus.YIELDING:
-            self._roster.unseat(seq)
-            seq.move_to(SequenceStatus.PREEMPTED)
-        elif seq.status is SequenceStatus.FINISHED:
-            self._retire(seq)
-
-    def _retire(self, seq: Sequence) -> None:
-        assert seq.ending is not None, f"{seq.request_id} retires without an ending"
-        self._roster.remove(seq)
-        seq.move_to(SequenceStatus.RETIRED)
-        self._retired.append(
-            RetiredSequence(
-                request_id=seq.request_id,
-                finish=seq.ending.finish,
-                prompt_tokens=seq.num_prompt_tokens,
-                cached_tokens=seq.cached_tokens,
-                completion_tokens=seq.num_output_tokens,
-                admitted_ns=seq.admitted_ns,
-                first_token_ns=seq.first_token_ns,
-                last_token_ns=seq.last_token_ns,
-                retired_ns=self._clock_ns(),
-                error=seq.ending.error,
-                detail=seq.ending.detail,
-            )
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from luce.kv.block_table import BlockTable
@@ -85,6 +85,10 @@ class Sequence:
         watch: follows its reasoning; None if that has no budget.
         is_broken: its logits were no numbers, so what it computed is for nobody else to find.
         ending: set when it has ended.
+        blocks: those of its table; empty while it has none.
+        limit_tokens: most tokens that ever need a place in the KV cache; the last one sampled
+            does not.
+        is_read: its prompt is read instead of answered.
     """
 
     request_id: str
@@ -109,6 +113,14 @@ class Sequence:
     ending: Ending | None = None
     first_token_ns: int = 0
     last_token_ns: int = 0
+    blocks: list[int] = field(init=False, default_factory=list)
+    limit_tokens: int = field(init=False)
+    is_read: bool = field(init=False)
+    _sent_table: tuple[int, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        self.limit_tokens = self.num_prompt_tokens + self.sampling.max_tokens - 1
+        self.is_read = self.sampling.hidden is not None
 
     @property
     def num_tokens(self) -> int:
@@ -121,20 +133,12 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
-    def limit_tokens(self) -> int:
-        """Most tokens that ever need a place in the KV cache; the last one sampled does not."""
-        return self.num_prompt_tokens + self.sampling.max_tokens - 1
-
-    @property
-    def is_read(self) -> bool:
-        """Whether its prompt is read instead of answered."""
-        return self.sampling.hidden is not None
-
-    @property
     def is_shared(self) -> bool:
         """Whether others may find what it computes."""
+        if self.is_broken:
+            return False
         hidden = self.sampling.hidden
-        return not self.is_broken and (hidden is None or hidden.keeps_prefix)
+        return hidden is None or hidden.keeps_prefix
 
     @property
     def wants_token(self) -> bool:
@@ -169,6 +173,8 @@ class Sequence:
         """Take a row and blocks whose first `found_tokens` tokens are computed already."""
         assert self.seat is None, f"{self.request_id} has a seat"
         self.seat = seat
+        self.blocks = seat.table.blocks
+        self._sent_table = ()
         self.needs_start = True
         self.marks = None
         self.num_computed = self.num_scheduled = found_tokens
@@ -183,7 +189,7 @@ class Sequence:
         """Give up row and blocks; no step under way may use them."""
         assert self.seat is not None, f"{self.request_id} has no seat"
         assert self.num_in_flight == 0, f"{self.request_id} is still under way"
-        seat, self.seat = self.seat, None
+        seat, self.seat, self.blocks = self.seat, None, []
         self.num_computed = self.num_scheduled = 0
         return seat
 
@@ -209,35 +215,59 @@ class Sequence:
     def schedule(
         self, num_tokens: int, block_tokens: int, save_checkpoint: int | None = None
     ) -> ScheduledSequence:
-        """Put its next `num_tokens` tokens into a step.
+        """Put the next `num_tokens` tokens of a prefill into a step.
 
-        The one that completes a prefill samples, and makes a decoder of the sequence.
+        The one that completes it samples, and makes a decoder of the sequence.
 
         Args:
-            num_tokens: one for a decoder.
+            num_tokens: at least one.
             block_tokens: tokens of a block.
             save_checkpoint: where its recurrent state is saved after the step.
         """
         assert self.seat is not None, f"{self.request_id} has no seat"
+        assert self.status is SequenceStatus.PREFILL, f"{self.request_id} is in no prefill"
         start, end = self.num_scheduled, self.num_scheduled + num_tokens
-        is_decode = self.status is SequenceStatus.DECODE
-        sample = not self.is_read and (is_decode or end == self.num_tokens)
+        sample = not self.is_read and end == self.num_tokens
         item = ScheduledSequence(
             row=self.seat.row,
             start=start,
-            token_ids=() if is_decode else tuple(self.token_ids[start:end]),
-            block_table=tuple(self.seat.table.blocks[: blocks_for(end, block_tokens)]),
+            token_ids=tuple(self.token_ids[start:end]),
+            block_table=tuple(self.blocks[: blocks_for(end, block_tokens)]),
             sample=sample,
-            output_index=self.num_output_tokens + self.num_unresolved if sample else 0,
+            output_index=end - self.num_prompt_tokens if sample else 0,
             forced_token=self.watch.forced_token() if sample and self.watch is not None else None,
             save_checkpoint=save_checkpoint,
         )
         self.num_scheduled = end
         self.num_in_flight += 1
-        self.num_unresolved += sample
-        if sample and not is_decode:
+        if sample:
+            self.num_unresolved += 1
             self.move_to(SequenceStatus.DECODE)
         return item
+
+    def schedule_token(
+        self, block_tokens: int, save_checkpoint: int | None = None
+    ) -> ScheduledSequence:
+        """Put a decoder's next token into a step; see `schedule`."""
+        assert self.seat is not None, f"{self.request_id} has no seat"
+        start = self.num_scheduled
+        num_blocks = start // block_tokens + 1
+        # The table of a decoder only grows, and of its steps only one in `block_tokens` sees it.
+        if len(self._sent_table) != num_blocks:
+            self._sent_table = tuple(self.blocks[:num_blocks])
+        self.num_scheduled = end = start + 1
+        self.num_in_flight += 1
+        self.num_unresolved += 1
+        return ScheduledSequence(
+            self.seat.row,
+            start,
+            (),
+            self._sent_table,
+            True,
+            end - self.num_prompt_tokens,
+            None if self.watch is None else self.watch.forced_token(),
+            save_checkpoint,
+        )
 
     def accept(self, token_id: int, now_ns: int) -> None:
         """Take a sampled token; sets `ending` when it is the last one."""
@@ -248,12 +278,8 @@ class Sequence:
             self.watch.observe(token_id)
         if token_id in self.sampling.stop_token_ids:
             self.ending = Ending("stop")
-        elif self.num_output_tokens >= self.sampling.max_tokens or self._is_stuck:
+        elif len(self.token_ids) > self.limit_tokens or (self.watch and self.watch.is_stuck):
             self.ending = Ending("length")
-
-    @property
-    def _is_stuck(self) -> bool:
-        return self.watch is not None and self.watch.is_stuck
 
     def _count_cached(self, num_tokens: int) -> None:
         # After a preemption it finds its own work in the cache, which nobody saved it.

@@ -10,6 +10,8 @@ _FIXED_SCRATCH_BYTES = 64 * _MIB
 
 GRAPH_BYTES = 16 * _MIB
 """The driver's own memory for the kernels of one captured step."""
+PROMPT_GRAPHS = 5
+"""Most captured steps with prompts."""
 STEP_MARGIN_BYTES = 512 * _MIB
 """Vendor libraries' workspaces, and fragmentation."""
 
@@ -41,7 +43,8 @@ def device_step_bytes(scratch: int, max_rows: int) -> int:
         scratch: of the largest step, which the captured steps share as one pool beside it.
         max_rows: lanes of the largest captured step.
     """
-    return 2 * scratch + len(padded_sizes(max_rows)) * GRAPH_BYTES + STEP_MARGIN_BYTES
+    num_graphs = len(padded_sizes(max_rows)) + PROMPT_GRAPHS
+    return 2 * scratch + num_graphs * GRAPH_BYTES + STEP_MARGIN_BYTES
 
 
 def _token_elements(hparams: HParams) -> int:

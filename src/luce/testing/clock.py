@@ -39,7 +39,11 @@ class FakeClock:
                 heapq.heapify(self._sleepers)
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass; sleepers wake in order, each at its own moment."""
+        """Let time pass; sleepers wake in order, each at its own moment.
+
+        Whoever is about to sleep does so before it.
+        """
+        await self.settle()
         target = self._now_ns + round(seconds * 1e9)
         while self._sleepers and self._sleepers[0][0] <= target:
             self._now_ns, _, event = heapq.heappop(self._sleepers)
@@ -53,12 +57,13 @@ class FakeClock:
         for _ in range(20):
             await asyncio.sleep(0)
 
-    async def wait_for_sleepers(self, count: int, timeout_s: float = 10.0) -> None:
+    async def wait_for_sleepers(self, count: int, timeout_s: float = 60.0) -> None:
         """Wait, in real time, until so many tasks sleep.
 
         Raises:
             TimeoutError: they did not.
         """
+        await self.settle()  # Those that were cancelled sleep no more.
         async with asyncio.timeout(timeout_s):
             while len(self._sleepers) < count:
                 self._slept.clear()

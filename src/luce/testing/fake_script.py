@@ -43,6 +43,9 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         token_delay_s: pause before each token.
         tokens_per_step: tokens in each delta.
         hold_after: tokens after which a request waits for `release`; None never waits.
+        hold_again_after: more tokens than that, after which it waits once more.
+        hold_until_file: what waits goes on without a `release` once this file is there; for a
+            worker that is a process.
         late_cancel: a cancelled request retires with its next step instead of at once, as in an
             engine; one that waits for `release` then waits for that.
         fail_error: class name of `luce.errors`; each request fails with it after its tokens.
@@ -87,6 +90,8 @@ class FakeScript(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     token_delay_s: float = 0.0
     tokens_per_step: int = 1
     hold_after: int | None = None
+    hold_again_after: int | None = None
+    hold_until_file: str = ""
     late_cancel: bool = False
     fail_error: str = ""
     cached_tokens: int = 0

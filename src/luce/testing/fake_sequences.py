@@ -13,7 +13,12 @@ from luce.testing.fake_script import FakeScript
 
 @dataclass
 class FakeSequence:
-    """One admitted request; `due` is the monotonic second of its next step."""
+    """One admitted request.
+
+    Attributes:
+        due: the monotonic second of its next step.
+        holds: counts of tokens at which it still has to wait for a release.
+    """
 
     submit: Submit
     reply: list[int]
@@ -23,7 +28,7 @@ class FakeSequence:
     due: float
     sent: int = 0
     is_held: bool = False
-    may_hold: bool = True
+    holds: list[int] = field(default_factory=list)
     is_cancelled: bool = False
     num_prompt_tokens: int = field(init=False)
 
@@ -107,6 +112,7 @@ class FakePool:
     ) -> FakeSequence:
         script = self._script
         reply = script.reply_to(prompt) if submit.sampling.hidden is None else []
+        holds = [at for at in (script.hold_after, script.hold_again_after) if at is not None]
         limit = min(room, submit.sampling.max_tokens)
         sequence = FakeSequence(
             submit=submit,
@@ -115,7 +121,8 @@ class FakePool:
             num_blocks=num_blocks,
             admitted_ns=time.monotonic_ns(),
             due=time.monotonic() + script.token_delay_s,
-            is_held=script.hold_after == 0,
+            is_held=0 in holds,
+            holds=holds,
         )
         self.sequences[submit.request_id] = sequence
         self.free_blocks -= num_blocks

@@ -26,6 +26,9 @@ from luce.testing.fake_residency import FakeResidency, Transition
 from luce.testing.fake_script import FakeScript
 from luce.testing.fake_sequences import FakePool, FakeSequence
 
+FILE_POLL_S = 0.005
+"""How often a file that a script waits for is looked for."""
+
 
 @dataclass(frozen=True)
 class Release:
@@ -164,7 +167,7 @@ class FakeSession:
     def _take_load_time(self) -> None:
         time.sleep(self._script.load_s)
         awaited = self._script.load_until_file
-        while awaited and not Path(awaited).exists() and not self._is_deserted.wait(0.005):
+        while awaited and not Path(awaited).exists() and not self._is_deserted.wait(FILE_POLL_S):
             pass
 
     def _next_message(self) -> wire.ToWorker:
@@ -191,6 +194,8 @@ class FakeSession:
     def _seconds_to_next_event(self) -> float | None:
         times = [seq.due for seq in self._pool.sequences.values() if not seq.is_held]
         times += [at for at in (self._stop_at, self._residency.due) if at is not None]
+        if self._script.hold_until_file and any(s.is_held for s in self._pool.sequences.values()):
+            times.append(time.monotonic() + FILE_POLL_S)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _handle(self, item: _Item) -> None:
@@ -266,14 +271,19 @@ class FakeSession:
         self._is_draining = True
 
     def _release(self, command: Release) -> None:
-        for sequence in self._pool.sequences.values():
-            if command.request_id in (None, sequence.request_id):
-                sequence.is_held = False
-                sequence.may_hold = False
-                sequence.due = time.monotonic()
+        every = self._pool.sequences.values()
+        self._let_go([s for s in every if command.request_id in (None, s.request_id)])
+
+    def _let_go(self, sequences: list[FakeSequence]) -> None:
+        for sequence in sequences:
+            sequence.is_held = False
+            del sequence.holds[:1]
+            sequence.due = time.monotonic()
 
     def _advance(self) -> None:
         """One step: every sequence that is due gets its next tokens, in one frame."""
+        if self._script.hold_until_file and Path(self._script.hold_until_file).exists():
+            self._let_go([s for s in self._pool.sequences.values() if s.is_held])
         now = time.monotonic()
         done = self._residency.take_done(now)
         if done is not None:
@@ -302,12 +312,12 @@ class FakeSession:
     def _delta(self, sequence: FakeSequence) -> wire.SeqDelta:
         script = self._script
         count = script.tokens_per_step
-        if sequence.may_hold and script.hold_after is not None:
-            count = min(count, script.hold_after - sequence.sent)
+        if sequence.holds:
+            count = min(count, sequence.holds[0] - sequence.sent)
         tokens = sequence.reply[sequence.sent : sequence.sent + count]
         sequence.sent += len(tokens)
         sequence.due = time.monotonic() + script.token_delay_s
-        sequence.is_held = sequence.may_hold and sequence.sent == script.hold_after
+        sequence.is_held = sequence.sent in sequence.holds
         has_finish = sequence.is_done and not (sequence.is_held or script.fail_error)
         finish = sequence.finish if has_finish else None
         read = sequence.submit.sampling.hidden if has_finish else None

@@ -96,9 +96,10 @@ class FakeWorker:
         """Let a held evict or reinstate go on."""
         self._tell(ReleaseControl())
 
-    def crash(self) -> None:
-        """Die now."""
+    def crash(self) -> threading.Thread | None:
+        """Die now; the thread that does, in a moment."""
         self._tell(Crash())
+        return self._thread
 
     def close(self) -> None:
         """End the session and wait for its thread."""

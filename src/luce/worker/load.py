@@ -107,6 +107,7 @@ def load_model(spec: wire.LoadSpec, progress: Callable[[str, int, int], None]) -
         cache_type_v=spec.cache_type_v,
         cpu_exact=spec.cpu_exact,
         num_checkpoints=checkpoint_slots(spec.max_concurrency, spec.prefix_cache),
+        takes_turns=spec.takes_turns,
     )
     engine = Engine.load(options, progress)
     try:

@@ -83,7 +83,8 @@ class StepEngine(Protocol):
         """Give memory back; no step is under way, and none comes until `reinstate`.
 
         Args:
-            level: what is kept; of an evicted model less can be kept than before, never more.
+            level: what is kept; of an evicted model less can be kept than before, never more, and
+                no captured steps.
             save: called when nothing can fail any more, while blocks still hold what they held.
 
         Raises:

@@ -153,5 +153,13 @@ class _Process:
             write_line(prefix + rest.decode(errors="replace"))
 
 
+def signal_name(number: int) -> str:
+    """SIGKILL and its like; most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _to_stderr(line: str) -> None:
     sys.stderr.write(line + "\n")

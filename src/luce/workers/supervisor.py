@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from luce.errors import StartupError, WorkerLost, WorkerStartError
 from luce.protocol.messages import LoadSpec
 from luce.workers.clock import Clock, SystemClock
 from luce.workers.handle import WorkerHandle, WorkerState
-from luce.workers.spawn import Launcher, ProcessLauncher, WorkerProcess
+from luce.workers.spawn import Launcher, ProcessLauncher, WorkerProcess, signal_name
 
 log = logging.getLogger(__name__)
 
@@ -286,4 +285,4 @@ def _describe(code: int | None) -> str:
         return "not started"
     if code >= 0:
         return str(code)
-    return f"killed by {signal.Signals(-code).name}"
+    return f"killed by {signal_name(-code)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from luce.config.model import DEMO_MODEL
 from luce.config.option import Option
 from luce.config.setting import Setting, Settings, Source, values_of
 from luce.config.table import LISTENER_OPTIONS, MODEL_OPTIONS, ROUTING_OPTIONS
-from luce.config.toml_file import MAX_FILE_BYTES, read_file
+from luce.config.toml_file import read_file
 from luce.config.written import Written
 from luce.errors import UsageError
+from luce.option_file import MAX_FILE_BYTES
 
 Write = Callable[[str], Path]
 
@@ -224,6 +226,12 @@ def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     assert "is larger than 1048576 bytes" in problem_of(path)
 
 
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "luce.toml"
+    os.mkfifo(path)
+    assert read_file(path) == Written(name=str(path))
+
+
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "luce.toml"
     path.write_bytes(b"port = 1 # \xff")
@@ -247,7 +255,7 @@ mutations = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(mutations)
 def test_damaged_files_are_read_or_refused(
     tmp_path: Path, changes: list[tuple[int, bytes]]

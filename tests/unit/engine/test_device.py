@@ -9,13 +9,16 @@ import torch
 
 from luce.engine.device import (
     begin_readback,
+    compile_kernel,
     dtype_name,
     free_bytes,
     is_out_of_memory,
+    kernel_limits,
     open_device,
     resolve_dtype,
     use_threads,
 )
+from luce.engine.device_kernel import KernelLaunch, KernelLimits
 from luce.errors import PlacementError, UsageError
 
 
@@ -111,3 +114,45 @@ def test_readback_keeps_the_values_of_its_step() -> None:
     read = begin_readback(values)
     values.zero_()
     assert read() == [3, -1, 7]
+
+
+class _Kernel:
+    """What PyTorch's compiler makes, noting how it is launched."""
+
+    def __init__(self) -> None:
+        self.configured = 0
+        self.launched: list[tuple[object, ...]] = []
+
+    def set_shared_memory_config(self, nbytes: int) -> None:
+        self.configured = nbytes
+
+    def __call__(self, grid: object, block: object, args: object, shared_mem: int = 0) -> None:
+        self.launched.append((grid, block, args, shared_mem))
+
+
+@pytest.mark.parametrize("shared_bytes", [0, 100 << 10])
+def test_kernels_get_the_shared_memory_they_want(
+    monkeypatch: pytest.MonkeyPatch, shared_bytes: int
+) -> None:
+    made = _Kernel()
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda source, name, target: made)
+    kernel = compile_kernel("text", "name", KernelLaunch(shared_bytes))
+    kernel((2, 1, 1), (64, 1, 1), [7])
+    assert made.configured == shared_bytes
+    assert made.launched == [((2, 1, 1), (64, 1, 1), [7], shared_bytes)]
+
+
+def test_blocks_of_threads_share_a_multiprocessors_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        multi_processor_count = 132
+        shared_memory_per_block = 48 << 10
+        shared_memory_per_block_optin = 227 << 10
+        shared_memory_per_multiprocessor = 228 << 10
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    kernel_limits.cache_clear()
+    limits = kernel_limits(torch.device("cuda", 5))
+    kernel_limits.cache_clear()
+    assert limits == KernelLimits(132, 227 << 10, 228 << 10)
+    assert limits.shared_bytes_of(1) == 227 << 10
+    assert limits.shared_bytes_of(2) == 113 << 10

@@ -22,6 +22,16 @@ def _computed(kv: KVManager, token_ids: tuple[int, ...]) -> None:
     kv.release(table)
 
 
+def test_whether_one_of_some_keys_is_cached() -> None:
+    kv = KVManager(num_blocks=9, block_tokens=P)
+    _computed(kv, _tokens(P))
+    table = kv.admit(_tokens(2 * P), FAR)
+    assert table is not None
+    assert kv.has_any(table.keys)
+    assert not kv.has_any(table.keys[1:])
+    assert not kv.has_any([])
+
+
 def test_admits_the_prompt_and_one_block() -> None:
     kv = KVManager(num_blocks=6, block_tokens=P)
     table = kv.admit(_tokens(5), FAR)

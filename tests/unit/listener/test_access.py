@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,22 @@ def test_a_file_everybody_can_read_is_warned_of(
     (record,) = caplog.records
     assert "every user" in record.getMessage()
     assert "secret-key" not in str(vars(record))
+
+
+def test_keys_from_a_pipe() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"first\n# no key\nsecond\n")
+    os.close(writing)
+    try:
+        assert read_key_file(Path(f"/dev/fd/{reading}")) == ["first", "second"]
+    finally:
+        os.close(reading)
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys")
+    with pytest.raises(UsageError, match="there is no key in"):
+        read_key_file(tmp_path / "keys")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,16 @@ from luce.errors import (
     UnsupportedMediaType,
 )
 from luce.listener.body import BodyLimits, discard_body, read_json_body
+from luce.testing.virtual_time import VIRTUAL_TIME
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = BodyLimits(max_bytes=10, stall_s=0.05, total_s=0.2)
+LIMITS = BodyLimits(max_bytes=10, stall_s=5, total_s=20)
+
+
+@pytest.fixture
+def anyio_backend() -> Any:
+    return VIRTUAL_TIME
 
 
 class Upload:
@@ -67,10 +73,13 @@ async def test_length_that_is_no_number() -> None:
 
 
 async def test_stall_and_drip() -> None:
+    clock = asyncio.get_running_loop().time
     with pytest.raises(RequestTimeout):
         await read(Upload(b"a", more=True))
+    assert clock() == 5
     with pytest.raises(RequestTimeout):
-        await read(Upload(*[b"a"] * 9, more=True, pause_s=0.04))
+        await read(Upload(*[b"a"] * 9, more=True, pause_s=4))
+    assert clock() == 25
 
 
 async def test_client_that_leaves() -> None:
@@ -101,4 +110,4 @@ async def test_discarding_ends_with_the_body_or_the_time() -> None:
     await discard_body(whole, 5)
     assert whole.num_read == 3
     async with asyncio.timeout(60):
-        await discard_body(Upload(b"a", more=True), 0.05)
+        await discard_body(Upload(b"a", more=True), 5)

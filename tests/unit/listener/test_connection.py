@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from luce.errors import ClientGone
-from luce.listener.connection import CancelWhenGone, Client
+from luce.listener.connection import CancelWhenGone, Client, SlowClient
+from luce.testing.virtual_time import VIRTUAL_TIME, VirtualTimeLoop
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +82,48 @@ async def test_other_errors_and_other_cancellations_pass() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class UnreadTransport(Transport):
+    """What the kernel does not take, as the other side reads nothing."""
+
+    num_bytes = 10
+    was_aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.num_bytes
+
+    def get_extra_info(self, name: str) -> Any:
+        return SimpleNamespace(setsockopt=lambda *_: None)
+
+    def abort(self) -> None:
+        self.was_aborted = True
+
+    def take_all(self) -> None:
+        self.num_bytes = 0
+
+
+IN_VIRTUAL_TIME = pytest.mark.parametrize("anyio_backend", [VIRTUAL_TIME])
+
+
+@IN_VIRTUAL_TIME
+async def test_who_reads_nothing_for_too_long_is_dropped() -> None:
+    transport = UnreadTransport()
+    clock = asyncio.get_running_loop().time
+    with pytest.raises(SlowClient, match="nothing for 2 s"):
+        await Client(transport, None).flushed(2.0)  # type: ignore[arg-type]
+    assert 2.0 <= clock() < 2.1
+    assert transport.was_aborted
+
+
+@IN_VIRTUAL_TIME
+async def test_nobody_is_slow_while_the_server_itself_stood_still() -> None:
+    transport = UnreadTransport()
+    loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+    loop.call_later(1.0, loop.stand_still, 100.0)
+    loop.call_later(102.0, transport.take_all)
+    await Client(transport, None).flushed(3.0)  # type: ignore[arg-type]
+    assert not transport.was_aborted
 
 
 class WritingTransport(Transport):

@@ -60,6 +60,8 @@ async def test_a_driver_that_hangs_is_unknown_and_asked_once(
     try:
         for _ in range(3):
             assert await watch.free("m") == {"hangs": None}
+        while not asked:
+            await asyncio.sleep(0.005)
         monkeypatch.setattr(device_watch, "PROBE_TIMEOUT_S", 60)
         assert await watch.free("n") == {"g": 1}
         assert asked == ["hangs", "g"]  # Nobody piles up behind it.
@@ -112,7 +114,7 @@ async def test_a7_memory_that_comes_back_late_is_waited_for() -> None:
 async def test_what_was_kept_is_not_waited_for() -> None:
     watch = DeviceWatch({"m": ("g",)}, ListedProbe(19))
     watch.expect("m", 90)
-    await asyncio.wait_for(watch.comes_back("m", {"g": 10}, 80, 60.0), 30)
+    await asyncio.wait_for(watch.comes_back("m", {"g": 10}, 80, 60.0), 60)
 
 
 async def test_b21_memory_that_does_not_come_back_ends_the_wait() -> None:
@@ -123,7 +125,8 @@ async def test_b21_memory_that_does_not_come_back_ends_the_wait() -> None:
     began_ns = clock.now_ns()
     while not waiting.done():
         await asyncio.sleep(0.005)
-        await clock.advance(0.05)
+        if clock.num_sleepers:  # A thread that looks takes none of its time.
+            await clock.advance(0.05)
     assert clock.now_ns() - began_ns <= 1.3e9  # A fifth of the patience without a change.
 
 

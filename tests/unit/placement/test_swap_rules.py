@@ -54,6 +54,37 @@ def test_a11_the_second_failure_is_the_last() -> None:
     assert not bench.coordinator.arriving
 
 
+def test_a_full_device_gets_back_what_parked_models_keep_there() -> None:
+    """Their weights stay in host memory; who holds nothing on the device is not asked."""
+    turns = TurnOptions(host_bytes=1000, linger_s=0.0)
+    devices = {"a": ("g0",), "b": ("g0",), "c": ("g0",), "d": ("g1",), "e": ("g1",)}
+    bench = taking_turns(devices, ("a", "d"), turns)
+    for name, out, kept in (("b", "a", 7), ("e", "d", 7), ("c", "b", 0)):
+        bench.ask(name)
+        assert bench.finish(out, retained_bytes=kept, host_bytes=10).depth == "host"
+        bench.finish(name)
+        bench.end(name)
+    bench.ask("b")
+    bench.finish("c", retained_bytes=7, host_bytes=10)
+    bench.finish("b", error="out of memory", is_out_of_memory=True)
+    assert sorted(bench.under_way()) == [("a", "host"), ("c", "host")]
+    bench.finish("a", host_bytes=10)
+    bench.finish("c", host_bytes=10)
+    bench.finish("b", weight_bytes=10)
+    assert bench.state("b") == "ready"
+    assert [bench.fleet[name].host_bytes for name in ("a", "c")] == [10, 10]
+
+
+@pytest.mark.parametrize("kept", [0, 7])
+def test_parked_models_keep_what_they_have_when_memory_is_not_what_lacks(kept: int) -> None:
+    turns = TurnOptions(host_bytes=1000, linger_s=0.0)
+    bench = taking_turns(ONE, ("a",), turns)
+    bench.ask("b")
+    bench.finish("a", retained_bytes=kept, host_bytes=10)
+    bench.finish("b", error="broken", is_out_of_memory=kept == 0)
+    assert bench.state("b") == "cooldown"
+
+
 CHANGED = "b.gguf: has changed"
 
 

@@ -220,6 +220,15 @@ def test_nobody_left_says_why() -> None:
         router.candidates(caller.ticket)
 
 
+def test_the_model_that_holds_most_says_how_much() -> None:
+    router = make(names=("a", "b", "c"))
+    caller = Caller(router)
+    for name, holds in (("a", 1024), ("b", 4096), ("c", 2048)):
+        router.rule_out(caller.ticket, name, ContextLengthExceeded(f"{name} is small"), holds)
+    with pytest.raises(ContextLengthExceeded, match="b is small"):
+        router.candidates(caller.ticket)
+
+
 def test_what_a_retry_can_cure_is_said_first() -> None:
     router = make()
     caller = Caller(router)

@@ -87,6 +87,25 @@ def test_cohorts_take_turns() -> None:
     ]
 
 
+def test_short_prompts_leave_no_part_of_a_chunk_empty() -> None:
+    floor = _Floor(chunk=16, max_prefill_sequences=2)
+    for order in range(6):
+        floor.seat(f"p{order}", range(order * 100, order * 100 + 3))
+    assert floor.compute() == {"p0": 3, "p1": 3, "p2": 3, "p3": 3, "p4": 3, "p5": 1}
+    assert floor.compute() == {"p5": 2}
+
+
+def test_who_fills_a_chunk_takes_nothing_from_those_whose_turn_it_is() -> None:
+    floor = _Floor(chunk=20, max_prefill_sequences=2)
+    floor.seat("a", range(9))
+    floor.seat("b", range(100, 109))
+    floor.seat("c", range(200, 240))
+    floor.seat("d", range(300, 303))
+    assert floor.compute() == {"a": 9, "b": 9, "c": 2}
+    # It was served last, so the turn is the next one's.
+    assert floor.compute() == {"c": 17, "d": 3}
+
+
 def test_a_short_prompt_behind_many_long_ones_has_its_turn() -> None:
     floor = _Floor(chunk=16, max_prefill_sequences=4)
     for order in range(4):

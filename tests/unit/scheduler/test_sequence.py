@@ -74,12 +74,30 @@ def test_the_last_chunk_samples_and_makes_a_decoder() -> None:
 def test_a_decoder_runs_ahead_of_the_tokens_it_knows() -> None:
     seq = _seated()
     seq.schedule(6, P)
-    ahead = seq.schedule(1, P)
+    ahead = seq.schedule_token(P)
     assert (ahead.start, ahead.token_ids, ahead.num_tokens) == (6, (), 1)
     assert (ahead.sample, ahead.output_index, ahead.block_table) == (True, 1, (7, 8))
     assert seq.wants_token
-    seq.schedule(1, P)
+    seq.schedule_token(P)
     assert not seq.wants_token, "three tokens are under way and three were asked for"
+
+
+def test_a_decoder_is_sent_its_table_anew_once_it_has_grown() -> None:
+    seq = _seated(max_tokens=9)
+    seq.schedule(6, P)
+    tables = [seq.schedule_token(P).block_table]
+    seq.table.blocks.append(9)
+    tables += [seq.schedule_token(P).block_table for _ in range(4)]
+    assert tables == [(7, 8), (7, 8), (7, 8, 9), (7, 8, 9), (7, 8, 9)]
+    seq.num_in_flight = 0
+    seq.stand_up()
+    assert seq.blocks == []
+    seq.move_to(S.YIELDING)
+    seq.move_to(S.PREEMPTED)
+    seq.move_to(S.PREFILL)
+    seq.sit(Seat(0, BlockTable([4, 5, 6, 3])), 0)
+    seq.schedule(6, P)
+    assert seq.schedule_token(P).block_table == (4, 5)
 
 
 def test_a_row_is_introduced_once_per_seat() -> None:

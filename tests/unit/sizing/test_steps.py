@@ -7,6 +7,7 @@ from dataclasses import replace
 from luce.loaders.hparams import Experts, HParams, LinearAttention
 from luce.sizing.steps import (
     GRAPH_BYTES,
+    PROMPT_GRAPHS,
     STEP_MARGIN_BYTES,
     device_step_bytes,
     padded_sizes,
@@ -38,4 +39,5 @@ def test_scratch_is_of_the_widest_layer() -> None:
 def test_steps_on_a_gpu_hold_a_graph_for_each_size() -> None:
     rows = 48
     found = device_step_bytes(BASE, rows)
-    assert found == 2 * BASE + len(padded_sizes(rows)) * GRAPH_BYTES + STEP_MARGIN_BYTES
+    num_graphs = len(padded_sizes(rows)) + PROMPT_GRAPHS
+    assert found == 2 * BASE + num_graphs * GRAPH_BYTES + STEP_MARGIN_BYTES

@@ -112,6 +112,33 @@ def test_a_held_request_goes_on_when_released(start, hold_after):
     assert peer.until(wire.Retired).finish == "stop"
 
 
+def test_a_request_can_be_held_twice(start):
+    worker, peer = start(hold_after=0, hold_again_after=1)
+    peer.submit("r")
+    peer.until(wire.Admitted)
+    worker.release("r")
+    assert peer.until(wire.StepOutput).deltas == [wire.SeqDelta("r", [65])]
+    peer.send(wire.Control(1, "check"))
+    assert peer.until(wire.ControlDone) == wire.ControlDone(1)
+    assert worker.in_flight == 1
+    worker.release()
+    assert peer.until(wire.StepOutput).deltas == [wire.SeqDelta("r", [66], "stop")]
+
+
+def test_a_file_lets_held_requests_go_on(start, tmp_path):
+    go_on = tmp_path / "go on"
+    worker, peer = start(hold_after=1, hold_until_file=str(go_on))
+    peer.submit("r")
+    assert peer.until(wire.StepOutput).deltas == [wire.SeqDelta("r", [65])]
+    peer.send(wire.Control(1, "check"))
+    assert peer.until(wire.ControlDone) == wire.ControlDone(1)
+    assert worker.in_flight == 1
+    go_on.touch()
+    assert peer.until(wire.Retired).finish == "stop"
+    peer.submit("s")
+    assert peer.until(wire.Retired).finish == "stop"
+
+
 def test_blocks_and_rows_are_counted(start):
     worker, peer = start(kv_pool_tokens=64, block_tokens=16, hold_after=0)
     peer.submit("a", [1] * 16)

@@ -99,24 +99,24 @@ def test_long_texts_are_encoded_as_short_ones_are(
 
 
 def test_encoding_a_long_text_holds_up_no_other_thread(bundle: TextBundle) -> None:
-    """A gap as long as the encoding would be the interpreter's lock."""
-    gaps, is_over = [0.0], threading.Event()
+    """Who holds the interpreter's lock for long lets another thread get on a few times at most."""
+    num_turns, begun, is_over = [0], threading.Event(), threading.Event()
 
     def watch() -> None:
-        last = time.perf_counter()
         while not is_over.is_set():
+            begun.set()
             time.sleep(0.001)
-            gaps.append(time.perf_counter() - last)
-            last = time.perf_counter()
+            num_turns[0] += 1
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    started = time.perf_counter()
+    assert begun.wait(60)
+    before = num_turns[0]
     bundle.tokenizer.encode("<|im_" * 200_000)
-    took_s = time.perf_counter() - started
+    meanwhile = num_turns[0] - before
     is_over.set()
     watcher.join()
-    assert max(gaps) < took_s / 2
+    assert meanwhile >= 10
 
 
 @pytest.mark.parametrize("depth", [500, 700, 900, 970])

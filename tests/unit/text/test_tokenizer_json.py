@@ -105,7 +105,10 @@ class TestMetaspace:
             st.sampled_from(["<s>", "</s>", "ab", " ", "a", "é", "h\n"]), min_size=1, max_size=8
         )
     )
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+    @settings(
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+        max_examples=50,
+    )
     def test_rendered_text_encodes_as_the_library_does(self, path: Path, parts: list[str]) -> None:
         rendered = "".join(parts)
         library = tokenizers.Tokenizer.from_file(str(path))

@@ -59,6 +59,7 @@ class ScriptedEngine:
         self.calls: list[str] = []
         self.loads: np.ndarray | None = None
         self.num_looks = 0
+        self.begun = threading.Event()
         self.compiling = threading.Event()
         self.compiling.set()
 
@@ -71,6 +72,7 @@ class ScriptedEngine:
 
     def check_grammar(self, grammar: GrammarSpec) -> GrammarSpec:
         self.calls.append(grammar.lark)
+        self.begun.set()
         assert self.compiling.wait(60)
         if grammar.lark == "crash":
             raise RuntimeError("out of luck")
@@ -647,6 +649,14 @@ def test_the_others_go_on_while_a_grammar_compiles(bench: Bench):
 
 
 def test_who_leaves_while_a_grammar_compiles_is_answered_once(bench: Bench):
+    desk = bench.loop._grammars
+    ask = desk.ask
+
+    def ask_and_see_it_begun(submit: wire.Submit) -> None:
+        ask(submit)
+        assert bench.engine.begun.wait(60)
+
+    desk.ask = ask_and_see_it_begun
     bench.engine.compiling.clear()
     bench.submit("r1", grammar=GrammarSpec("good"))
     bench.post.inbox.append(wire.Cancel("r1", "client_gone"))

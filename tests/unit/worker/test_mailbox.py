@@ -70,7 +70,8 @@ def test_post_wakes_the_receiver(far: Far):
     assert far.mailbox.receive(wait=True) == [wire.Shutdown(2.0)]
 
 
-def test_close_sends_what_is_queued_first(far: Far):
+def test_close_sends_what_is_queued_first(far: Far, monkeypatch):
+    monkeypatch.setattr("luce.worker.mailbox.CLOSE_PATIENCE_S", 60.0)
     sent = [wire.ControlDone(i, "x" * 1000) for i in range(1000)]
     for message in sent:
         far.mailbox.send(message)  # More than a kernel holds for a listener that reads nothing.

@@ -202,21 +202,23 @@ def test_shutdown_together_with_load_is_not_lost(far: Far, monkeypatch, before_l
 
 
 def test_shutdown_stops_a_load_at_its_next_progress(far: Far, monkeypatch):
+    monkeypatch.setattr("luce.worker.load.PROGRESS_INTERVAL_NS", 0)
     advanced: list[int] = []
 
     def load(spec, progress) -> LoadedModel:
         progress("weights", 0, 1000)
         far.send(wire.Shutdown(0.0))
+        while far.mailbox._inbox.empty():
+            threading.Event().wait(0.005)
         for done in range(1, 1000):
             advanced.append(done)
-            threading.Event().wait(0.005)
             progress("weights", done, 1000)
         return model_of(Engine())
 
     use_model(monkeypatch, load)
     far.start(wire.Load(SPEC))
     assert far.end() == 0
-    assert len(advanced) < 100
+    assert advanced == [1]
 
 
 class Post:

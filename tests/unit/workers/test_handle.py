@@ -23,7 +23,7 @@ from luce.protocol import messages as wire
 from luce.protocol.frames import FrameGarbage, FrameTooLarge, FrameTruncated
 from luce.protocol.sampling import SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
-from luce.testing.fake_script import FakeScript
+from luce.testing.fake_script import FakeScript, PromptReply
 from luce.testing.fake_worker import FakeWorker
 from luce.testing.stream_reader import batches
 from luce.workers.handle import WorkerHandle, WorkerRefusal, WorkerState
@@ -253,13 +253,15 @@ async def test_a_worker_that_reads_nothing_keeps_the_submitter_cancellable():
 
 async def test_a_slow_reader_is_cancelled_and_blocks_nobody(monkeypatch):
     monkeypatch.setattr("luce.workers.stream.MAX_BUFFERED_TOKENS", 8)
-    script = FakeScript(reply=[65] * 64, token_delay_s=0.001)
+    short = PromptReply(token=1, reply=[66] * 8)  # As much as may come while nobody reads.
+    script = FakeScript(reply=[65] * 64, token_delay_s=0.001, prompt_replies=[short])
     async with connected(script) as (handle, worker):
         slow = await submit(handle, "slow")
-        fast = await submit(handle, "fast")
-        assert await read(fast) == ([65] * 64, ["stop"])
+        for number in range(8):
+            fast = await submit(handle, f"fast {number}", [1])
+            assert await read(fast) == ([66] * 8, ["stop"])
         assert await read(slow) == ([65] * 8, ["cancelled"])
-        assert wire.Cancel("slow", "slow_reader") in worker.received
+        await until(lambda: wire.Cancel("slow", "slow_reader") in worker.received)
         await slow.retired
 
 
@@ -376,12 +378,14 @@ async def test_shutdown_ends_stopped_and_cuts_at_the_end_of_the_grace():
         assert handle.fault is None
 
 
-async def test_shutdown_while_loading_never_becomes_ready():
-    async with connected(FakeScript(load_s=0.05), wait=False) as (handle, _):
+async def test_shutdown_while_loading_never_becomes_ready(tmp_path: Path):
+    loaded = tmp_path / "loaded"
+    async with connected(FakeScript(load_until_file=str(loaded)), wait=False) as (handle, _):
         await until(lambda: handle.state is WorkerState.LOADING)
         handle.shutdown(1.0)
         seen: list[WorkerState] = []
         handle.on_change.append(lambda: seen.append(handle.state))
+        loaded.touch()
         await handle.wait_down()
         assert WorkerState.READY not in seen
         assert handle.state is WorkerState.STOPPED

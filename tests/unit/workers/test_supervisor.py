@@ -26,6 +26,8 @@ pytestmark = pytest.mark.anyio
 
 SPEC = LoadSpec(name="m", path="m.gguf")
 PROMPT = pack_prompt([65, 66, 67])
+NAMELESS_SIGNAL = 35
+"""Of the real-time signals only the first and the last have names."""
 
 
 async def until(condition, timeout_s: float = 60) -> None:
@@ -114,6 +116,23 @@ async def test_a_killed_worker_comes_back_after_the_pause_and_not_before():
     assert supervisor.num_restarts == 1
     assert supervisor.handle.pid != first_pid
     assert supervisor.handle.fault is None
+    await supervisor.stop(5)
+
+
+async def test_a_worker_killed_by_a_signal_without_a_name_comes_back(caplog):
+    clock = FakeClock()
+    supervisor = Supervisor(SPEC, launcher(), clock)
+    supervisor.start()
+    await asyncio.wait_for(supervisor.wait_first_load(), 60)
+    with pytest.raises(ValueError, match="not a valid Signals"):
+        signal.Signals(NAMELESS_SIGNAL)
+    os.kill(supervisor.handle.pid, NAMELESS_SIGNAL)
+    await until(lambda: supervisor.pause_s == 1)
+    (record,) = [r for r in caplog.records if r.msg == "worker restarts after a pause"]
+    assert record.exit == f"killed by signal {NAMELESS_SIGNAL}"
+    await clock.wait_for_sleepers(1)
+    await clock.advance(1.1)
+    await until(lambda: supervisor.handle.state is WorkerState.READY)
     await supervisor.stop(5)
 
 

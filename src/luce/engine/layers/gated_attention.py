@@ -8,7 +8,7 @@ import torch
 
 from luce.engine.context import ForwardContext
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import GatedHeads
+from luce.engine.ops.gated_heads import GatedHeads, Placing
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormedProduct, NormWeight
 from luce.engine.ops.qkv import HeadNorms, PlaceQkv
@@ -28,7 +28,7 @@ class GatedAttention:
         product: norm and qkv.
         head_norms: of each query and key head.
         place_qkv: norm, rotation and write to the cache.
-        gated_heads: queries apart from gates, and gates onto the result.
+        gated_heads: queries apart from gates and to their places, and gates onto the result.
     """
 
     layer: int
@@ -47,9 +47,9 @@ class GatedAttention:
         The step's keys and values enter the cache.
         """
         projected = self.product(hidden, self.norm, self.qkv)
-        packed = self.gated_heads.split(projected, self.heads)
         cache = ctx.kv_layers[self.layer]
-        self.place_qkv(packed, self.heads, self.head_norms, ctx.places, cache)
+        placing = Placing(self.heads, self.head_norms, ctx.places, cache)
+        packed = self.gated_heads.place(projected, placing, self.place_qkv)
         split = packed.view(len(packed), -1, self.heads.head_dim)
         mixed = ctx.attend(split, cache)
         return self.output.add_to(hidden, self.gated_heads.gate(mixed, projected, self.heads))

@@ -142,4 +142,4 @@ class Model(Protocol):
         """i32 [T] → hidden states [T, hidden], normalised; writes the step's KV."""
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[B, hidden] → f32 [B, V]."""
+        """[B, hidden] → [B, V] in the type they are computed in."""

@@ -88,7 +88,7 @@ class DenseModel:
         return self._norm.forward(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._head(hidden).float()
+        return self._head(hidden)
 
 
 class DenseBuilder:

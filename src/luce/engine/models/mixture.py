@@ -6,12 +6,12 @@ from typing import Protocol
 
 import torch
 
-from luce.engine.layers.moe import MixtureOfExperts, Router, SharedExpert
+from luce.engine.layers.moe import MixtureOfExperts, SharedExpert
 from luce.engine.models.base import Parameters
 from luce.engine.ops.cpu.native_moe import native_experts
 from luce.engine.ops.cpu.native_plain import mixed_linear
 from luce.engine.ops.linear import Linear
-from luce.engine.ops.moe import ExpertMlp
+from luce.engine.ops.moe import ExpertMlp, FewTokensMixture, Router
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.select import OpSet
 from luce.loaders.hparams import Experts, HParams
@@ -53,22 +53,35 @@ def mixture(builder: LayerBuilder, experts: Experts, prefix: str, norm: str) -> 
     builder.linear_bytes += packed.nbytes
     loads = input_norm.weight.new_zeros(experts.num_experts, dtype=torch.int64)
     builder.expert_loads.append(loads)
+    router = Router(
+        gate=_gate(builder, gate),
+        num_experts=experts.num_experts,
+        num_chosen=experts.num_per_token,
+        norm_weights=experts.norm_weights,
+        op=ops.route,
+        loads=loads,
+    )
+    shared = _shared(builder, experts, f"{prefix}shared_expert.")
     return MixtureOfExperts(
         norm=input_norm,
-        router=Router(
-            gate=_gate(builder, gate),
-            num_experts=experts.num_experts,
-            num_chosen=experts.num_per_token,
-            norm_weights=experts.norm_weights,
-            op=ops.route,
-            loads=loads,
-        ),
+        router=router,
         experts=packed,
-        shared=_shared(builder, experts, f"{prefix}shared_expert."),
+        shared=shared,
         rms_norm=ops.rms_norm,
         silu_and_mul=ops.silu_and_mul,
         add=ops.add_mixture,
+        few=_few(ops, packed, shared, router),
     )
+
+
+def _few(
+    ops: OpSet, experts: ExpertMlp, shared: SharedExpert | None, router: Router
+) -> FewTokensMixture | None:
+    """Of few tokens all in one, where there is an operation for it."""
+    if ops.quantised is None or ops.quantised.fuse_few is None:
+        return None
+    gate_up, down = (None, None) if shared is None else (shared.gate_up, shared.down)
+    return ops.quantised.fuse_few(experts, gate_up, down, router)
 
 
 def _gate(builder: LayerBuilder, parts: list[tuple[str, int]]) -> Linear:

@@ -141,8 +141,13 @@ def _call(command: list[str]) -> None:
 
 
 def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "luce" / "native"
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "luce" / "native"
+    except RuntimeError as error:  # A user of a container may be none of its machine.
+        raise BuildError(
+            "this user has no home folder to keep the library in (set HOME or XDG_CACHE_HOME)"
+        ) from error
 
 
 def _cached_path(compiler: str) -> Path:

@@ -3,12 +3,16 @@
 #include "layers.h"
 #include "level.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "half.h"
 #include "product.h"
 #include "kv_types.h"
 #include "pointwise.h"
+#include "attention_unit.h"
+#include "attention_few.h"
+#include "attention_many.h"
 #include "attention.h"
 #include "choose.h"
 #include "gates.h"

@@ -10,13 +10,14 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#include <immintrin.h>
 #define LEVEL avx512
 #define LANES 16
 #elif defined(__AVX2__)
-#include <immintrin.h>
 #define LEVEL avx2
 #define LANES 8
 #elif defined(__ARM_FEATURE_DOTPROD)
@@ -80,6 +81,17 @@ static inline vi load_signed(const int8_t *from) {
 static inline vi load_words(const uint16_t *from) {
     return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
 }
+static inline vf whole_f(vf x) { return (vf)_mm512_roundscale_ps((__m512)x, 8); }
+/* y * 2^power, or 0 where x is below -126. */
+static inline vf scaled_f(vf y, vf power, vf x) {
+    __mmask16 is_kept = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return (vf)_mm512_maskz_scalef_ps(is_kept, (__m512)y, (__m512)power);
+}
+static inline float sum_of(vf values) { return _mm512_reduce_add_ps((__m512)values); }
+static inline float max_of(vf values) { return _mm512_reduce_max_ps((__m512)values); }
+static inline int32_t sum_of_i(vi values) { return _mm512_reduce_add_epi32((__m512i)values); }
+static inline vi max_i(vi a, vi b) { return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+static inline int32_t max_of_i(vi values) { return _mm512_reduce_max_epi32((__m512i)values); }
 
 #elif defined(__AVX2__)
 
@@ -132,6 +144,31 @@ static inline vi load_signed(const int8_t *from) {
 }
 static inline vi load_words(const uint16_t *from) {
     return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+static inline float sum_of(vf values) {
+    __m128 low = _mm256_castps256_ps128((__m256)values);
+    __m128 four = _mm_add_ps(low, _mm256_extractf128_ps((__m256)values, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return two[0] + two[1];
+}
+static inline float max_of(vf values) {
+    __m128 low = _mm256_castps256_ps128((__m256)values);
+    __m128 four = _mm_max_ps(low, _mm256_extractf128_ps((__m256)values, 1));
+    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return two[0] > two[1] ? two[0] : two[1];
+}
+static inline int32_t sum_of_i(vi values) {
+    __m128i low = _mm256_castsi256_si128((__m256i)values);
+    __m128i four = _mm_add_epi32(low, _mm256_extracti128_si256((__m256i)values, 1));
+    __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(two) + _mm_extract_epi32(two, 1);
+}
+static inline vi max_i(vi a, vi b) { return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+static inline int32_t max_of_i(vi values) {
+    __m128i low = _mm256_castsi256_si128((__m256i)values);
+    __m128i four = _mm_max_epi32(low, _mm256_extracti128_si256((__m256i)values, 1));
+    __m128i two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_srli_epi64(two, 32)));
 }
 
 #else
@@ -195,28 +232,54 @@ static inline void store_codes(int8_t *to, vi codes) {
 }
 static inline vi load_signed(const int8_t *from) { return (vi){from[0], from[1], from[2], from[3]}; }
 static inline vi load_words(const uint16_t *from) { return (vi){from[0], from[1], from[2], from[3]}; }
+static inline float sum_of(vf values) { return (values[0] + values[2]) + (values[1] + values[3]); }
+static inline float max_of(vf values) {
+    float even = values[0] > values[2] ? values[0] : values[2];
+    float odd = values[1] > values[3] ? values[1] : values[3];
+    return even > odd ? even : odd;
+}
+static inline int32_t sum_of_i(vi values) { return values[0] + values[1] + values[2] + values[3]; }
+static inline vi max_i(vi a, vi b) {
+    vi larger = a > b;
+    return (a & larger) | (b & ~larger);
+}
+static inline int32_t max_of_i(vi values) {
+    int32_t even = values[0] > values[2] ? values[0] : values[2];
+    int32_t odd = values[1] > values[3] ? values[1] : values[3];
+    return even > odd ? even : odd;
+}
 
 #endif
 
-/* The order of these sums is fixed by LANES alone. */
-static inline float sum_of(vf values) {
-    float sum = 0;
-    for (int width = LANES / 2; width > 0; width /= 2) {
-        for (int lane = 0; lane < width; lane++) values[lane] += values[lane + width];
+/* Four numbers of each of four rows, to columns `stride` apart. */
+#if defined(__x86_64__)
+static inline void transpose_four(const float *const *rows, float *to, int64_t stride) {
+    __m128 a = _mm_loadu_ps(rows[0]), b = _mm_loadu_ps(rows[1]);
+    __m128 c = _mm_loadu_ps(rows[2]), d = _mm_loadu_ps(rows[3]);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + stride, b);
+    _mm_storeu_ps(to + 2 * stride, c);
+    _mm_storeu_ps(to + 3 * stride, d);
+}
+#else
+static inline void transpose_four(const float *const *rows, float *to, int64_t stride) {
+    for (int column = 0; column < 4; column++) {
+        for (int row = 0; row < 4; row++) to[column * stride + row] = rows[row][column];
     }
-    sum = values[0];
-    return sum;
 }
-static inline float max_of(vf values) {
-    float most = values[0];
-    for (int lane = 1; lane < LANES; lane++) most = values[lane] > most ? values[lane] : most;
-    return most;
+#endif
+
+#if LANES != 16
+static inline vf whole_f(vf x) { return to_float(round_i(x)); }
+static inline vf scaled_f(vf y, vf power, vf x) {
+    vi is_low = x < all_f(-126.0f);
+    vf scaled = y * (vf)((__builtin_convertvector(power, vi) + 127) << 23);
+    return (vf)((vi)scaled & ~is_low);
 }
-static inline int32_t sum_of_i(vi values) {
-    int32_t sum = 0;
-    for (int lane = 0; lane < LANES; lane++) sum += values[lane];
-    return sum;
-}
+#endif
+
+/* `sum_of` adds a vector's upper half to its lower one, then that one's, and so on. */
 
 /* e^x by Cephes' polynomial, within 2 units in the last place; 0 below -87, no number for none. */
 static inline vf exp_f(vf x) {
@@ -237,6 +300,20 @@ static inline vf exp_f(vf x) {
     y = fma_f(y, rest * rest, rest + 1.0f);
     vf scaled = y * (vf)((power + 127) << 23);
     return (vf)(((vi)scaled & ~is_low & ~is_nan) | ((vi)given & is_nan));
+}
+
+/* 2^x for x up to 0, within 2 units in the last place; 0 below -126, no number for none. The
+ * polynomial is 1 at 0 and has the least relative error there is between -1/2 and 1/2 (Remez).
+ */
+static inline vf power_of_two_f(vf x) {
+    vf kept = max_f(all_f(-126.0f), x), whole = whole_f(kept), rest = kept - whole;
+    vf y = all_f(1.3264727e-3f);
+    y = fma_f(y, rest, all_f(9.6715126e-3f));
+    y = fma_f(y, rest, all_f(5.5507337e-2f));
+    y = fma_f(y, rest, all_f(2.4022242e-1f));
+    y = fma_f(y, rest, all_f(6.9314698e-1f));
+    y = fma_f(y, rest, all_f(1.0f));
+    return scaled_f(y, whole, x);
 }
 
 static inline vf silu_f(vf x) { return x / (exp_f(-x) + 1.0f); }

@@ -17,6 +17,7 @@
 #define LUCE_SEGMENT 64 /* keys that attention looks at together */
 #define LUCE_SPAN 256 /* keys that are attended to by themselves: what threads share of a row */
 #define LUCE_UNIT_ROWS 64 /* most query rows, tokens times heads, of a unit of attention */
+#define LUCE_MANY_ROWS 12 /* rows from which on they are the lanes, and their sums whole tiles */
 #define LUCE_MOST_HEAD_DIM 256 /* numbers of a head that is attended to */
 #define LUCE_PARTS 4
 
@@ -105,7 +106,7 @@ typedef struct {
     const int32_t *piece_spans;   /* [pieces]: the span, -1 for all; those of a unit in order */
     int32_t *arrivals;            /* [units, K]: pieces that are done; 0 between operations */
     float *partials;              /* [pieces, K, partial_rows, D + 2]: of single spans */
-    int32_t partial_rows;
+    int32_t partial_rows;         /* of the largest unit, from LUCE_MANY_ROWS on in whole tiles */
 } luce_step;
 
 enum {

@@ -8,16 +8,17 @@ static int32_t rows_chunks(int32_t tokens, int32_t threads) {
 
 /* Rounds 32 numbers; the scale is the largest magnitude / MOST_CODE. */
 static void quantise_group(const float *values, int8_t *codes, luce_group *group) {
-    vf most = all_f(0), nothing = all_f(0);
+    /* Magnitudes are in order as integers, too, and what is no finite number above the others. */
+    vi most = all_i(0);
     for (int lane = 0; lane < LUCE_GROUP; lane += LANES) {
-        vf x = load_f(values + lane);
-        most = max_f(most, max_f(x, -x));
-        nothing += x * 0.0f;
+        most = max_i(most, (vi)load_f(values + lane) & 0x7fffffff);
     }
-    float largest = max_of(most), inverse = largest > 0 ? MOST_CODE / largest : 0;
-    float scale = largest / MOST_CODE, none = sum_of(nothing);
+    int32_t bits = max_of_i(most);
+    float largest, none = NAN;
+    memcpy(&largest, &bits, sizeof largest);
+    float inverse = largest > 0 ? MOST_CODE / largest : 0, scale = largest / MOST_CODE;
     /* What is no finite number makes the whole group none, and so what is computed from it. */
-    if (none != 0) {
+    if (bits >= 0x7f800000) {
         memset(codes, 0, 2 * LUCE_GROUP);
         *group = (luce_group){.scale = none, .weighted = none, .weighted_half = {none, none}};
         return;

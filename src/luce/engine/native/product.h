@@ -5,6 +5,7 @@
  */
 
 #define MOST_ROWS 8
+#define BLOCK_ROWS 64 /* rows of a chunk, where there are many: those that stay in a core's own cache */
 #define PREFETCH_BYTES 2048
 #define INLINE static inline __attribute__((always_inline))
 
@@ -137,8 +138,20 @@ static void tile_product(const luce_matrix *matrix, int32_t index, const luce_ro
     }
 }
 
+/* Of many rows a block is multiplied with many tiles before the next is: it is several times as
+ * large as a tile.
+ */
+static int32_t row_blocks(int32_t tokens) {
+    return tokens < 2 * BLOCK_ROWS ? 1 : (tokens + BLOCK_ROWS - 1) / BLOCK_ROWS;
+}
+
 /* Tiles of a chunk: enough to be worth taking, few enough that all threads have some. */
 static int32_t tiles_in_chunk(const luce_op *op, int32_t tokens, int32_t threads, int32_t tiles) {
+    int32_t blocks = row_blocks(tokens);
+    if (blocks > 1) {
+        int32_t parts = (32 * threads + blocks - 1) / blocks;
+        return tiles > parts ? (tiles + parts - 1) / parts : 1;
+    }
     int64_t tile_bytes = op->linear->parts[0].tile_bytes;
     int32_t worth = (int32_t)(1 + (tokens < 16 ? 98304 : 4096) / tile_bytes);
     int32_t share = tiles / (4 * threads);
@@ -157,7 +170,20 @@ static int32_t all_tiles(const luce_op *op) {
 
 static int32_t product_chunks(const luce_op *op, int32_t tokens, int32_t threads) {
     int32_t tiles = all_tiles(op), each = tiles_in_chunk(op, tokens, threads, tiles);
-    return (tiles + each - 1) / each;
+    return row_blocks(tokens) * ((tiles + each - 1) / each);
+}
+
+/* Rows and tiles of a chunk: from the first ones to before the second ones. */
+typedef struct {
+    int32_t rows[2], tiles[2];
+} product_part;
+
+static product_part part_of(const luce_op *op, int32_t tokens, int32_t chunk, int32_t chunks) {
+    int32_t blocks = row_blocks(tokens), parts = chunks / blocks, tiles = all_tiles(op);
+    int32_t row = chunk / parts * BLOCK_ROWS, stop = row + BLOCK_ROWS;
+    int64_t part = chunk % parts;
+    return (product_part){{row, blocks == 1 || stop > tokens ? tokens : stop},
+                          {(int32_t)(tiles * part / parts), (int32_t)(tiles * (part + 1) / parts)}};
 }
 
 static void finish_tile(const luce_op *op, const float *values, int32_t row, int32_t rows,
@@ -176,9 +202,8 @@ static void finish_tile(const luce_op *op, const float *values, int32_t row, int
 
 static void product(const luce_op *op, int32_t tokens, int32_t chunk, int32_t chunks) {
     const luce_linear *linear = op->linear;
-    int32_t tiles = all_tiles(op);
-    int32_t first = (int32_t)((int64_t)tiles * chunk / chunks);
-    int32_t stop = (int32_t)((int64_t)tiles * (chunk + 1) / chunks);
+    product_part mine = part_of(op, tokens, chunk, chunks);
+    int32_t first = mine.tiles[0], stop = mine.tiles[1];
     float values[MOST_ROWS * LUCE_TILE];
     int32_t column = 0, before = 0;
     for (int32_t part = 0; part < linear->num_parts; part++) {
@@ -188,8 +213,8 @@ static void product(const luce_op *op, int32_t tokens, int32_t chunk, int32_t ch
         for (int32_t tile = begin; tile < end; tile++) {
             int32_t left = matrix->rows - LUCE_TILE * tile;
             int32_t count = left < LUCE_TILE ? left : LUCE_TILE;
-            for (int32_t row = 0; row < tokens; row += MOST_ROWS) {
-                int32_t rows = tokens - row < MOST_ROWS ? tokens - row : MOST_ROWS;
+            for (int32_t row = mine.rows[0]; row < mine.rows[1]; row += MOST_ROWS) {
+                int32_t rest = mine.rows[1] - row, rows = rest < MOST_ROWS ? rest : MOST_ROWS;
                 tile_product(matrix, tile, op->in_rows, row, rows, values);
                 finish_tile(op, values, row, rows, column + LUCE_TILE * tile, count);
             }
@@ -226,12 +251,10 @@ INLINE void gated_pair(const luce_op *op, const luce_rows *x, int32_t row, int32
 }
 
 static void gated(const luce_op *op, int32_t tokens, int32_t chunk, int32_t chunks) {
-    int32_t pairs = all_tiles(op);
-    int32_t first = (int32_t)((int64_t)pairs * chunk / chunks);
-    int32_t stop = (int32_t)((int64_t)pairs * (chunk + 1) / chunks);
-    for (int32_t pair = first; pair < stop; pair++) {
-        for (int32_t row = 0; row < tokens; row += MOST_ROWS) {
-            int32_t rows = tokens - row < MOST_ROWS ? tokens - row : MOST_ROWS;
+    product_part mine = part_of(op, tokens, chunk, chunks);
+    for (int32_t pair = mine.tiles[0]; pair < mine.tiles[1]; pair++) {
+        for (int32_t row = mine.rows[0]; row < mine.rows[1]; row += MOST_ROWS) {
+            int32_t rest = mine.rows[1] - row, rows = rest < MOST_ROWS ? rest : MOST_ROWS;
             gated_pair(op, op->in_rows, row, rows, 2 * pair, pair, row);
         }
     }

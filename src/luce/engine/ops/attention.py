@@ -45,6 +45,8 @@ class AttentionTensors:
         query_starts: i32 [B+1]: offsets of the sequences' tokens.
         num_decode: leading sequences that have one query each.
         max_queries: most tokens of any other.
+        order: i32 [3, num_decode]: the leading sequences by falling length, their rows, their
+            lengths. Long ones begin first, so that none is left over at the end. None: as they are.
     """
 
     block_tables: torch.Tensor
@@ -53,6 +55,7 @@ class AttentionTensors:
     query_starts: torch.Tensor
     num_decode: int
     max_queries: int
+    order: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

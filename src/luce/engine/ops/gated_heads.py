@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.kv_cache import KVCache
+from luce.engine.ops.qkv import HeadNorms, PlaceQkv, TokenPlaces
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What `PlaceQkv` is given besides queries, keys and values."""
+
+    heads: HeadShape
+    norms: HeadNorms
+    places: TokenPlaces
+    cache: KVCache
 
 
 class GatedHeads(Protocol):
@@ -18,6 +31,18 @@ class GatedHeads(Protocol):
 
     def split(self, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """Queries | keys | values without the gates, [T, (H + 2K) * D], in memory of its own."""
+
+    def place(self, projected: torch.Tensor, placing: Placing, place_qkv: PlaceQkv) -> torch.Tensor:
+        """`split`, and then `place_qkv` of it; keys and values may be left out of the result.
+
+        Args:
+            projected: as for `split`.
+            placing: geometry, norms, angles, slots and the cache.
+            place_qkv: the model's.
+
+        Returns:
+            Queries, normalised and rotated, | room for keys and values: [T, (H + 2K) * D].
+        """
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), [T, H * D]; `mixed` may be overwritten."""

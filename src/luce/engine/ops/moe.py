@@ -7,6 +7,9 @@ from typing import Protocol
 
 import torch
 
+from luce.engine.ops.linear import Linear
+from luce.engine.ops.projection import NormWeight
+
 
 @dataclass(frozen=True, slots=True)
 class Routing:
@@ -57,6 +60,75 @@ class ExpertMlp(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Chooses a token's experts.
+
+    Attributes:
+        gate: [E, hidden], or [E + 1, hidden] with the shared expert's own gate as last row.
+        num_experts: E.
+        num_chosen: experts of a token.
+        norm_weights: their weights are scaled to sum to 1.
+        op: the implementation.
+        loads: i64 [E]: tokens each expert has had; see `ExpertLoads`.
+    """
+
+    gate: Linear
+    num_experts: int
+    num_chosen: int
+    norm_weights: bool
+    op: Route
+    loads: torch.Tensor
+
+    def choose(self, x: torch.Tensor) -> tuple[Routing, torch.Tensor | None]:
+        """Where the tokens of x, normalised, go, and the logits of the shared expert's gate."""
+        logits = self.gate(x)
+        routing = self.op(
+            logits[:, : self.num_experts],
+            self.num_chosen,
+            norm_weights=self.norm_weights,
+            loads=self.loads,
+        )
+        has_gate = logits.shape[1] > self.num_experts
+        return routing, logits[:, self.num_experts :] if has_gate else None
+
+
+class FewTokensMixture(Protocol):
+    """A whole mixture, for few tokens."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens it is for."""
+
+    def __call__(self, hidden: torch.Tensor, norm: NormWeight, router: Router) -> torch.Tensor:
+        """hidden + the chosen experts' sum + sigmoid(gate) * the shared one's, of norm(hidden).
+
+        Args:
+            hidden: [T, hidden], contiguous; overwritten.
+            norm: of the input.
+            router: chooses the experts.
+
+        Returns:
+            [T, hidden]; a token's result depends on no other token.
+        """
+
+
+class FuseFewTokens(Protocol):
+    """Makes a `FewTokensMixture`."""
+
+    def __call__(
+        self, experts: ExpertMlp, gate_up: Linear | None, down: Linear | None, router: Router
+    ) -> FewTokensMixture | None:
+        """Of experts and the shared one; None, after saying why, where it is not made for them.
+
+        Args:
+            experts: to choose from.
+            gate_up: of the shared expert, where there is one.
+            down: of it.
+            router: what the mixture will be called with.
+        """
 
 
 class AddMixture(Protocol):

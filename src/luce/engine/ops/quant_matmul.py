@@ -24,7 +24,7 @@ from typing import Protocol
 import torch
 
 from luce.engine.ops.linear import Linear
-from luce.engine.ops.moe import ExpertMlp
+from luce.engine.ops.moe import ExpertMlp, FuseFewTokens
 from luce.engine.ops.pointwise import SiluAndMul
 from luce.engine.quant_planes import QuantPlanes
 
@@ -56,11 +56,15 @@ class QuantExpertPacker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QuantOps:
-    """What models with quantised weights run on; without a packer experts are decoded at load."""
+    """What models with quantised weights run on; without a packer experts are decoded at load.
+
+    `fuse_few`, where it is there, computes whole mixtures of few tokens.
+    """
 
     pack_linear: QuantPacker
     lookup: QuantLookup
     pack_experts: QuantExpertPacker | None = None
+    fuse_few: FuseFewTokens | None = None
 
 
 def check_parts(parts: list[QuantPlanes], bias: torch.Tensor | None) -> tuple[int, int]:

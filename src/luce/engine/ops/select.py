@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -139,20 +139,21 @@ def _triton_linear() -> LinearPacker:
 
 
 def _triton_quantised() -> QuantOps | None:
+    from luce.engine.ops.triton.moe_fuse import few_tokens
     from luce.engine.ops.triton.moe_quant import QuantExperts
     from luce.engine.ops.triton.quant_embedding import quant_lookup
     from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
-    return QuantOps(TritonQuantLinear, quant_lookup, QuantExperts)
+    return QuantOps(TritonQuantLinear, quant_lookup, QuantExperts, few_tokens)
 
 
 def _cuda_quantised() -> QuantOps | None:
-    from luce.engine.ops.cuda.quant_mma import QuantMma
-    from luce.engine.ops.triton.moe_quant import QuantExperts
-    from luce.engine.ops.triton.quant_embedding import quant_lookup
+    from luce.engine.ops.cuda.quant_products import QuantProducts
     from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
-    return QuantOps(partial(TritonQuantLinear, mma=QuantMma()), quant_lookup, QuantExperts)
+    ops = _triton_quantised()
+    assert ops is not None
+    return replace(ops, pack_linear=partial(TritonQuantLinear, mma=QuantProducts()))
 
 
 def _triton_fp8() -> Fp8Ops | None:
@@ -200,10 +201,10 @@ def _triton_products(
     return FusedProduct(product, gated=False), FusedProduct(gated_product, gated=True)
 
 
-def _triton_gated_delta() -> GatedDelta:
-    from luce.engine.ops.triton.gated_delta import gated_delta
+def _triton_delta(request: OpRequest) -> GatedDelta:
+    from luce.engine.ops.triton.gated_delta import DeviceGatedDelta
 
-    return gated_delta
+    return DeviceGatedDelta(request.lanes, request.device)
 
 
 def _triton_gated_heads() -> GatedHeads:
@@ -346,7 +347,7 @@ def select_ops(request: OpRequest) -> OpSet:
         product=product,
         gated_product=gated_product,
         attention=attention,
-        gated_delta=_chosen("gated_delta", request, _triton_gated_delta, deltas, delta),
+        gated_delta=_chosen("gated_delta", request, partial(_triton_delta, request), deltas, delta),
         gated_heads=_chosen("gated_heads", request, _triton_gated_heads, heads, plain_heads),
         route=route,
         pack_experts=pack_experts,

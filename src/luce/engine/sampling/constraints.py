@@ -41,6 +41,12 @@ class _Occupant:
     is_lost: bool = False
     """Its grammar could not be compiled, so it is to fail."""
 
+    @property
+    def may_bind(self) -> bool:
+        """Whether it binds its row now or later, without a forced token."""
+        is_short = self.min_tokens > 0 and bool(self.stop_ids)
+        return self.matcher is not None or self.is_lost or is_short
+
     def accepts(self, token_id: int) -> bool:
         """Let the matcher go on by a token; a stop token is the end of all that it matches."""
         if self.matcher is None or token_id in self.stop_ids:
@@ -80,6 +86,8 @@ class RowConstraints:
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._occupants = [_FREE] * max_rows
+        self._bound: set[int] = set()
+        """Rows whose occupant may bind them."""
         self._compiler: GrammarCompiler | None = None
         self._latest: StepConstraints | None = None
         # One thread hands the masks to the compiler's own while the model runs.
@@ -120,10 +128,14 @@ class RowConstraints:
         token, alone.
         """
         for start in starts:
-            self._occupants[start.row] = self._occupant(start)
+            self._occupants[start.row] = occupant = self._occupant(start)
+            (self._bound.add if occupant.may_bind else self._bound.discard)(start.row)
 
     def begin(self, items: Sequence[ScheduledSequence]) -> StepConstraints | None:
         """Start on the masks of a step's sampled items; None: nothing binds them."""
+        bound = self._bound
+        if not any(item.row in bound or item.forced_token is not None for item in items):
+            return None
         lines = [
             _Line(
                 number,

@@ -30,13 +30,14 @@ class RawLogprobs:
 
     @classmethod
     def of(cls, logits: torch.Tensor, wanted: Sequence[int | None]) -> RawLogprobs | None:
-        """Take them of those lines of f32 [n, V] whose count is not None; None: nobody asks."""
+        """Take them of those lines of [n, V] whose count is not None; None: nobody asks."""
         asking = [(line, count) for line, count in enumerate(wanted) if count is not None]
         if not asking:
             return None
         lines, counts = zip(*asking, strict=True)
         index = upload(np.array(lines), logits.device)
-        return cls(lines, counts, index, torch.log_softmax(logits.index_select(0, index), dim=-1))
+        values = torch.log_softmax(logits.index_select(0, index).float(), dim=-1)
+        return cls(lines, counts, index, values)
 
     def packed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Everything the host needs, as one small tensor.

@@ -32,6 +32,9 @@ StopString = Annotated[str, msgspec.Meta(max_length=MAX_STOP_CHARACTERS)]
 
 _INT32_MAX = 2**31 - 1
 
+_MAX_DIGITS = 24
+"""Most digits of a wrong number that are worth saying."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -46,8 +49,8 @@ class Range:
         return math.isfinite(value) and not too_low and value <= self.high
 
     def __str__(self) -> str:
-        low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"
-        return low if math.isinf(self.high) else f"{low} and at most {self.high:g}"
+        low = f"greater than {self.low}" if self.above else f"at least {self.low}"
+        return low if math.isinf(self.high) else f"{low} and at most {self.high}"
 
 
 RANGES = {
@@ -80,7 +83,7 @@ def check_ranges(request: object) -> None:
         value = getattr(request, name, None)
         # Fields that an API refuses anyway may be of any type.
         if isinstance(value, int | float) and not _holds(allowed, value):
-            raise InvalidRequest(f"{name} must be {allowed}, not {value}.", param=name)
+            raise InvalidRequest(f"{name} must be {allowed}, not {_shown(value)}.", param=name)
 
 
 def seed64(seed: int | None) -> int | None:
@@ -96,6 +99,11 @@ def top_k32(top_k: int | None) -> int | None:
 def count32(num_tokens: int) -> int:
     """A number of tokens; more than any context is as good as all of them."""
     return min(num_tokens, _INT32_MAX)
+
+
+def _shown(value: float) -> str:
+    digits = str(value)
+    return digits if len(digits) <= _MAX_DIGITS else f"{digits[:_MAX_DIGITS]}..."
 
 
 def _holds(allowed: Range, value: float) -> bool:

@@ -17,6 +17,9 @@ MAX_STRINGS = 500_000
 MAX_VALUES = 1_000_000
 """Most values of a body: as many token ids take up to half a second to decode and check."""
 
+MAX_PROBLEM_CHARACTERS = 256
+"""Longest description of what is wrong with a field; the decoder quotes the whole of a text."""
+
 _WHERE = re.compile(r"^(?P<problem>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
 
@@ -63,6 +66,8 @@ def _field_error(text: str) -> InvalidRequest:
     if missing:
         param = f"{path}.{missing['field']}" if path else missing["field"]
         return InvalidRequest(f"{param} is required.", param=param)
+    if len(problem) > MAX_PROBLEM_CHARACTERS:
+        problem = f"{problem[:MAX_PROBLEM_CHARACTERS]} ..."
     if not path:
         return InvalidRequest(f"The body is wrong: {_lower_first(problem)}.")
     what = f"a key of {path}" if where and where["key"] else path

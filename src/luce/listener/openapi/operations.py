@@ -261,6 +261,7 @@ OPERATIONS = (
         path="/v1/models",
         tag=_SERVER_TAG,
         summary="The models, in the order requests try them.",
+        description="`?client_version` answers in the form that Codex reads.",
         answer=ModelList,
     ),
     Operation(

@@ -25,6 +25,7 @@ from luce.listener.dialects import anthropic_errors, openai_chat
 from luce.listener.dialects.anthropic_prompt import prompt_call
 from luce.listener.dialects.anthropic_wire import MessagesRequest
 from luce.listener.dialects.client_names import in_clients_words
+from luce.listener.dialects.ranges import check_ranges
 from luce.listener.dialects.wire_errors import decode_json
 from luce.listener.named_model import named_model
 from luce.listener.ports import Prompt, Text
@@ -91,6 +92,7 @@ class CountTokens:
     def decode(self, body: bytes, models: ServedModels) -> Work:
         """Check a request; see `TokenTask.decode`."""
         request = decode_json(self._decoder, body)
+        check_ranges(request)
         call = prompt_call(request)
         return partial(_count, _text_of(models, request.model), call)
 

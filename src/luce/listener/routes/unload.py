@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from luce.errors import ApiError, InvalidRequest, ModelNotFound, ModelUnavailable
+from luce.errors import ApiError, InvalidRequest, ModelUnavailable
 from luce.listener.body import BodyLimits, read_json_body
 from luce.listener.context import context_of
 from luce.listener.dialects.openai_errors import error_body
 from luce.listener.dialects.wire_errors import decode_json
+from luce.listener.named_model import no_such_model
 from luce.listener.respond import send_body, send_error
 from luce.listener.served import ServedModels
 
@@ -51,10 +52,7 @@ class UnloadEndpoint:
     def _unload(self, name: str) -> None:
         coordinator = self._models.coordinator
         if self._models.get(name) is None:
-            names = ", ".join(model.name for model in self._models)
-            raise ModelNotFound(
-                f"There is no model {name[:128]!r}; available models: {names}.", param="model"
-            )
+            raise no_such_model(self._models, name)
         if coordinator is None:
             raise InvalidRequest(
                 "Models come and go only with --swap-residency or --load-on-demand, and once the "

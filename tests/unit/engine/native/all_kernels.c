@@ -173,7 +173,10 @@ static void attention(const luce_kernels *kernels, int32_t tokens, int32_t key_t
                       .unit_tables = units[3], .blocks = blocks, .piece_units = pieces[0],
                       .piece_spans = pieces[1]};
     step.num_pieces = cut(&step, tokens < 10, pieces[0], pieces[1]);
-    step.partial_rows = most * (HEADS / KV_HEADS);
+    step.partial_rows = units[1][0] * (HEADS / KV_HEADS);
+    if (step.partial_rows >= LUCE_MANY_ROWS) {
+        step.partial_rows = (step.partial_rows + LUCE_TILE - 1) / LUCE_TILE * LUCE_TILE;
+    }
     size_t slot = (size_t)step.partial_rows * (DIM + 2);
     step.partials = room((size_t)step.num_pieces * KV_HEADS * slot * sizeof(float));
     step.arrivals = room((size_t)num_units * KV_HEADS * sizeof(int32_t));

@@ -78,6 +78,19 @@ def test_the_name_says_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(set(built)) == len(built) == 2
 
 
+def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def nobody(_: object) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "none.so")
+    assert not build.is_there()
+    with pytest.raises(build.BuildError, match=r"no home folder .*set HOME or XDG_CACHE_HOME"):
+        build.cached_library()
+
+
 def test_off_and_unknown_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.SWITCH, "off")
     assert native_library() == "LUCE_NATIVE is off"

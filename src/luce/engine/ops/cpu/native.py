@@ -7,6 +7,7 @@ norm; sums are in float32. A row's result depends on no other row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -292,6 +293,10 @@ class _Unit:
     def num_spans(self) -> int:
         return -(-(self.length + self.count - 1) // native.SPAN)
 
+    def pieces(self, *, are_shared: bool) -> Sequence[int]:
+        """Its spans, or -1 for all at once."""
+        return range(self.num_spans) if are_shared and self.num_spans > 1 else (-1,)
+
 
 class NativeAttention:
     """`ops.attention.PagedAttention` over blocks as `NativePlaceQkv` writes them."""
@@ -329,16 +334,25 @@ class NativeAttention:
         return self._attend
 
     def _cut(self, units: list[_Unit]) -> tuple[npt.NDArray[np.int32], ...]:
-        """Where there are few units, the threads share the spans of each."""
+        """Where there are few units, the threads share the spans of each.
+
+        Else they share the last one's, whose end the others would wait for.
+        """
         num_kv, step = self._heads.num_kv_heads, self._tape.step
         rows = self._heads.group * max((unit.count for unit in units), default=0)
+        if rows >= native.MANY_ROWS:
+            rows = -(-rows // native.TILE) * native.TILE
         width = num_kv * rows * (self._heads.head_dim + 2)
         num_spans = sum(unit.num_spans for unit in units)
-        is_shared = num_kv * len(units) < _ENOUGH_CHUNKS and num_spans * width <= _MOST_PARTIALS
+        first_shared = len(units)
+        if num_kv * len(units) < _ENOUGH_CHUNKS and num_spans * width <= _MOST_PARTIALS:
+            first_shared = 0
+        elif units and (len(units) + units[-1].num_spans) * width <= _MOST_PARTIALS:
+            first_shared = len(units) - 1
         pieces = [
             (index, span)
             for index, unit in enumerate(units)
-            for span in (range(unit.num_spans) if is_shared and unit.num_spans > 1 else (-1,))
+            for span in unit.pieces(are_shared=index >= first_shared)
         ]
         columns = np.array(pieces, dtype=np.int32).reshape(-1, 2).T.copy()
         arrivals = np.zeros(len(units) * num_kv, dtype=np.int32)

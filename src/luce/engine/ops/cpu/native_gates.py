@@ -11,7 +11,9 @@ from luce.engine.native.library import GROUP, NORM, Op
 from luce.engine.native.tape import Tape
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.cpu.native import heads_struct
+from luce.engine.ops.gated_heads import Placing
 from luce.engine.ops.pointwise import SiluAndMul
+from luce.engine.ops.qkv import PlaceQkv
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,12 @@ class NativeGatedHeads:
         )
         tape.emit(tokens, [op], ())
         return out
+
+    def place(self, projected: torch.Tensor, placing: Placing, place_qkv: PlaceQkv) -> torch.Tensor:
+        """`split`, then `place_qkv`."""
+        packed = self.split(projected, placing.heads)
+        place_qkv(packed, placing.heads, placing.norms, placing.places, placing.cache)
+        return packed
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), in place."""

@@ -18,41 +18,13 @@
 #define ROWS (ROW_TILES * 16)
 #define LINE (ROWS + 4) // keeps the threads of a store off each other's banks
 
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef long long i64;
-
-__device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
-                                         u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // Neighbouring codes 2i and 2i + 1 of a word as bfloat16 of 128 + q.
 __device__ __forceinline__ u32 pair(u32 word, int i) {
     return ((word >> (4 * i)) & 0x000f000fu) | 0x43004300u;
 }
 
-__device__ __forceinline__ float half_to_float(u32 bits) {
-    float wide;
-    asm("{.reg .f16 h; mov.b16 h, %1; cvt.f32.f16 %0, h;}" : "=f"(wide) : "h"((u16)bits));
-    return wide;
-}
-
 __device__ __forceinline__ float byte_to_float(u32 word, int index) {
     return __int_as_float(__byte_perm(word, 0x4b000000, 0x7550 | index)) - 8388608.0f;
-}
-
-__device__ __forceinline__ float bfloat16_to_float(u16 bits) {
-    return __int_as_float((u32)bits << 16);
-}
-
-__device__ __forceinline__ u16 float_to_bfloat16(float value) {
-    u16 bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
 }
 
 // What is stored of the scales of a row's run of groups.

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from luce.engine.device import DeviceKernel, compile_kernel
+from luce.engine.device_kernel import DeviceKernel
+from luce.engine.ops.cuda.sources import compiled_kernel
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import BLOCK, GROUP, CodePlane, QuantFormat, ScaleKind
 
-_SOURCE = Path(__file__).with_suffix(".cu")
+_FILES = ("quant_mma.cu",)
 _SCALES = {ScaleKind.HALF: 0, ScaleKind.HALF_OFFSET: 1, ScaleKind.BYTE_OFFSET: 2}
 _TILE_TOKENS = 8
 WARPS = 8
@@ -44,8 +44,6 @@ MMA_TILINGS: dict[int, MmaTiling] = {
     16: MmaTiling(2, 2, 2),
     64: MmaTiling(4, 2, 1),
 }
-FEWEST_ROWS, MOST_ROWS = 5, 8
-"""Of x, where this kernel is the fastest."""
 
 
 def refusal(planes: QuantPlanes) -> str | None:
@@ -59,11 +57,11 @@ def refusal(planes: QuantPlanes) -> str | None:
     return None
 
 
-@functools.cache
-def _compiled(
+def constants(
     form: QuantFormat, tiling: MmaTiling, has_bias: bool, has_residual: bool
-) -> DeviceKernel:
-    values = {
+) -> dict[str, int]:
+    """What the kernel's text wants defined."""
+    return {
         "SCALE_HALF": 0,
         "SCALE_HALF_OFFSET": 1,
         "SCALE_BYTE_OFFSET": 2,
@@ -76,8 +74,14 @@ def _compiled(
         "HAS_BIAS": int(has_bias),
         "HAS_RESIDUAL": int(has_residual),
     }
-    head = "".join(f"#define {name} {value}\n" for name, value in values.items())
-    return compile_kernel(head + _SOURCE.read_text(encoding="utf-8"), "quant_mma")
+
+
+@functools.cache
+def _compiled(
+    form: QuantFormat, tiling: MmaTiling, has_bias: bool, has_residual: bool
+) -> DeviceKernel:
+    values = constants(form, tiling, has_bias, has_residual)
+    return compiled_kernel("quant_mma", _FILES, values)
 
 
 def multiply(
@@ -125,22 +129,3 @@ def multiply(
             out.stride(0),
         ],
     )
-
-
-class QuantMma:
-    """`ops.triton.quant_linear.MmaProduct` by this kernel."""
-
-    def takes(self, planes: QuantPlanes, x: torch.Tensor) -> bool:
-        """Whether it is the fastest for so many rows, and knows the codes."""
-        return FEWEST_ROWS <= len(x) <= MOST_ROWS and refusal(planes) is None
-
-    def multiply(
-        self,
-        planes: QuantPlanes,
-        x: torch.Tensor,
-        out: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
-    ) -> None:
-        """out = x W^T (+ bias) (+ residual)."""
-        multiply(planes, x, out, bias, residual)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.gated_heads import Placing
+from luce.engine.ops.qkv import PlaceQkv
 
 
 class ReferenceGatedHeads:
@@ -15,6 +17,12 @@ class ReferenceGatedHeads:
         queries, _ = _queries_and_gates(projected, heads)
         others = projected[:, 2 * heads.num_heads * heads.head_dim :]
         return torch.cat([queries.flatten(1), others], dim=-1)
+
+    def place(self, projected: torch.Tensor, placing: Placing, place_qkv: PlaceQkv) -> torch.Tensor:
+        """`split`, then `place_qkv`."""
+        packed = self.split(projected, placing.heads)
+        place_qkv(packed, placing.heads, placing.norms, placing.places, placing.cache)
+        return packed
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates)."""

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.kv_cache import CachePart, KVCache, TypedCache
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 from luce.kv.spec import KV_GROUP, KVType
 
@@ -105,6 +106,7 @@ def _store_part(
         tl.store(at + groups[None, :], scale, mask=there)
 
 
+@direct
 @triton.jit
 def _store_kernel(
     packed, slots,

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
 
 KEY_EPS = 1e-6
@@ -36,6 +37,7 @@ def _scaled(x, head, scale, eps, HK: tl.constexpr):
     return x * tl.where(head < 2 * HK, inverse, 1.0)[:, None]
 
 
+@direct
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def _step_kernel(
     projected, taps, states, rows, out, token_stride, state_stride, scale, eps,
@@ -66,6 +68,7 @@ def _step_kernel(
     tl.store(out + lane * C + channels, result.to(out.dtype.element_ty), mask=inside)
 
 
+@direct
 @triton.jit(
     do_not_specialize=["first_sequence"],
     do_not_specialize_on_alignment=["rows", "query_starts"],
@@ -105,6 +108,7 @@ def _run_kernel(
     tl.store(target, result.to(out.dtype.element_ty), mask=inside & (index < count)[:, None])
 
 
+@direct
 @triton.jit(
     do_not_specialize=["first_sequence"],
     do_not_specialize_on_alignment=["rows", "query_starts"],
@@ -136,6 +140,8 @@ def convolve(
     taps: torch.Tensor,
     states: torch.Tensor,
     tensors: AttentionTensors,
+    *,
+    only_runs: bool = False,
 ) -> torch.Tensor:
     """silu of the causal convolution; queries and keys are brought to their length.
 
@@ -145,6 +151,7 @@ def convolve(
         taps: [C, W], oldest input first.
         states: [S, (W-1) * C], rows of any stride; advanced at the step's rows.
         tensors: the step's rows and tokens.
+        only_runs: the leading sequences, of one token each, are left out.
 
     Returns:
         [T, C]: queries of length Dk ** -0.5, keys of length 1, values.
@@ -162,7 +169,7 @@ def convolve(
         "WIDTH": shape.conv_width,
     }
     lanes, rows, starts = tensors.num_decode, tensors.rows, tensors.query_starts
-    if lanes:
+    if lanes and not only_runs:
         _step_kernel[(num_heads, lanes)](
             projected, taps, states, rows, out, *strides, scale, KEY_EPS,
             **sizes, BLOCK=block, num_warps=1, **LAUNCH,

@@ -6,10 +6,13 @@ its sequence; lanes of padding have a slot that nobody reads.
 
 from __future__ import annotations
 
+import logging
+
 import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
 from luce.engine.ops.triton.causal_conv import convolve
 from luce.engine.ops.triton.gated_delta_chunk import (
@@ -19,13 +22,21 @@ from luce.engine.ops.triton.gated_delta_chunk import (
     log_decay,
     run_chunks,
 )
+from luce.engine.ops.triton.gated_delta_step import OneTokenKernel, step_refusal
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+from luce.engine.ops.triton.probe import TrialError, launch_refusal
 
+_log = logging.getLogger(__name__)
+
+_MOST_APART = 2e-2
+"""Of the norm: sums in another order, rounded to bfloat16."""
 _NORM_HEADS = 8
 _COLUMNS = 32
 """Of a state in one program: enough programs for one sequence, and no spilling."""
 
 
+@direct
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def _step_kernel(
     mixed, projected, decay, dt_bias, states, rows, out, token_stride, state_stride,
@@ -60,6 +71,7 @@ def _step_kernel(
     tl.store(out + lane * (HV * DV) + head * DV + values, o, mask=in_value)
 
 
+@direct
 @triton.jit
 def _norm_kernel(
     out, projected, norm, eps, token_stride,
@@ -84,16 +96,89 @@ def _norm_kernel(
     tl.store(at, (normal * wide * sigmoid(wide)).to(out.dtype.element_ty), mask=inside)
 
 
-def gated_delta(
+class DeviceGatedDelta:
+    """`ops.gated_delta.GatedDelta` for `projected` with contiguous rows.
+
+    Args:
+        lanes: most sequences of a step that have one token.
+        device: where.
+    """
+
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        self._one_token = OneTokenKernel(lanes, device)
+        self._refused: set[DeltaShape] = set()
+
+    def __call__(
+        self,
+        projected: torch.Tensor,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        state: LayerState,
+        batch: StateBatch,
+    ) -> torch.Tensor:
+        """Sequences of one token in one kernel where there is one for them."""
+        tensors = batch.tensors
+        assert tensors is not None, "the step was not laid out on the device"
+        if self._refusal(projected, shape, weights, state) is not None:
+            return stepwise_gated_delta(projected, shape, weights, state, tensors)
+        out = projected.new_empty(len(projected), shape.value_size)
+        lanes = tensors.num_decode
+        if lanes:
+            self._one_token(projected, shape, weights, state, tensors, out)
+        if lanes < tensors.rows.shape[0]:
+            mixed = convolve(projected, shape, weights.conv, state.conv, tensors, only_runs=True)
+            run_chunks(DeltaStep(mixed, projected, shape, weights, state.recurrent, tensors, out))
+            _norm(out[lanes:], projected[lanes:], shape, weights)
+        return out
+
+    def _refusal(
+        self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState
+    ) -> str | None:
+        """Why sequences of one token need several kernels; found out at the first step."""
+        reason = step_refusal(shape)
+        if reason is None:
+            facts = "gated_delta_step", shape, projected.dtype
+            reason = launch_refusal(facts, lambda: self._try(projected, shape, weights, state))
+        if reason is not None and shape not in self._refused:
+            self._refused.add(shape)
+            _log.warning("states are advanced kernel by kernel: %s", reason)
+        return reason
+
+    def _try(
+        self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState
+    ) -> None:
+        """Two tokens of sequences that are not there, against the separate kernels.
+
+        Raises:
+            TrialError: results or states differ.
+        """
+        device, generator = projected.device, torch.Generator().manual_seed(1)
+
+        def noise(like: torch.Tensor, rows: int) -> torch.Tensor:
+            return torch.randn(rows, like.shape[1], generator=generator).to(like)
+
+        token = noise(projected, 1)
+        conv, recurrent = noise(state.conv, 2), noise(state.recurrent, 2) * 0.1
+        index = torch.tensor([1, 0], dtype=torch.int32, device=device)
+        tensors = AttentionTensors(index[None], index[:1], index[:1], index, 1, 0)
+        found = [token.new_empty(1, shape.value_size), conv.clone(), recurrent.clone()]
+        mine, theirs = LayerState(found[1], found[2]), LayerState(conv, recurrent)
+        self._one_token(token, shape, weights, mine, tensors, found[0])
+        expected = [stepwise_gated_delta(token, shape, weights, theirs, tensors), conv, recurrent]
+        for ours, other in zip(found, expected, strict=True):
+            apart = (ours.float() - other.float()).norm() / other.float().norm()
+            if not float(apart) < _MOST_APART:
+                raise TrialError(f"a state advanced in one kernel is {float(apart):.1e} off")
+
+
+def stepwise_gated_delta(
     projected: torch.Tensor,
     shape: DeltaShape,
     weights: DeltaWeights,
     state: LayerState,
-    batch: StateBatch,
+    tensors: AttentionTensors,
 ) -> torch.Tensor:
-    """`ops.gated_delta.GatedDelta` for `projected` with contiguous rows."""
-    tensors = batch.tensors
-    assert tensors is not None, "the step was not laid out on the device"
+    """The same kernel by kernel."""
     mixed = convolve(projected, shape, weights.conv, state.conv, tensors)
     out = projected.new_empty(len(projected), shape.value_size)
     step = DeltaStep(mixed, projected, shape, weights, state.recurrent, tensors, out)

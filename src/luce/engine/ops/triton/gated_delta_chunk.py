@@ -25,6 +25,7 @@ import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import (
     INTERPRETED,
     LAUNCH,
@@ -95,6 +96,7 @@ def _inverse(a, CHUNK: tl.constexpr, SUB: tl.constexpr, PRECISION: tl.constexpr)
     return _product(left + _product(left, square, PRECISION), outer, PRECISION)
 
 
+@direct
 @triton.jit(do_not_specialize=["first_sequence"], do_not_specialize_on_alignment=["query_starts"])
 def _chunk_kernel(
     mixed, projected, decay, dt_bias, w, u, p, sums, query_starts, first_sequence, token_stride,
@@ -148,6 +150,7 @@ def _chunk_kernel(
     tl.store(w + place * DK + keys[None, :], read.to(w.dtype.element_ty), mask=there)
 
 
+@direct
 @triton.jit(
     do_not_specialize=["first_sequence"],
     do_not_specialize_on_alignment=["rows", "query_starts"],

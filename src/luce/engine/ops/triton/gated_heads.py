@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.gated_heads import Placing
+from luce.engine.ops.kv_cache import TypedCache
+from luce.engine.ops.qkv import PlaceQkv
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
+from luce.engine.ops.triton.probe import launch_refusal
 
 _HEADS = 4
 
 
+@direct
 @triton.jit
 def _split_kernel(
     projected, out, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
@@ -28,6 +37,7 @@ def _split_kernel(
     tl.store(out + token * ((H + 2 * K) * D) + heads * D + dims, values, mask=inside)
 
 
+@direct
 @triton.jit
 def _gate_kernel(
     mixed, projected, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
@@ -49,7 +59,7 @@ def _gate_kernel(
 
 
 class DeviceGatedHeads:
-    """`ops.gated_heads.GatedHeads`: one kernel each."""
+    """`ops.gated_heads.GatedHeads`: one kernel each, or one with what places them."""
 
     def split(self, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """[T, (2H + 2K) * D] → [T, (H + 2K) * D]."""
@@ -59,6 +69,17 @@ class DeviceGatedHeads:
             projected, out, **_sizes(heads), num_warps=2, **LAUNCH
         )
         return out
+
+    def place(self, projected: torch.Tensor, placing: Placing, place_qkv: PlaceQkv) -> torch.Tensor:
+        """In one kernel where there is one for the cache; keys and values are then left out."""
+        heads = placing.heads
+        if isinstance(place_qkv, FusedPlaceQkv) and not isinstance(placing.cache, TypedCache):
+            fused = partial(place_qkv.split_and_place, projected, placing)
+            if launch_refusal(("split_and_place", heads, projected.dtype), fused) is None:
+                return fused()
+        packed = self.split(projected, heads)
+        place_qkv(packed, heads, placing.norms, placing.places, placing.cache)
+        return packed
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), in place."""

@@ -6,11 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, wait_for_inputs
 
 _BLOCK = 1024
 
 
+@direct
 @triton.jit
 def _gate_kernel(gate_up, out, size, BLOCK: tl.constexpr):
     wait_for_inputs()

@@ -8,15 +8,19 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, wait_for_inputs
 
 
+@direct
 @triton.jit(
-    do_not_specialize_on_alignment=["input_ids", "rows", "positions", "context_lens", "slots"]
-)
+    do_not_specialize_on_alignment=[
+        "input_ids", "rows", "positions", "context_lens", "slots", "order"
+    ]
+)  # fmt: skip
 def _begin_kernel(
-    lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
-    token_stride, table_stride, P: tl.constexpr,
+    lanes, tokens, tables, input_ids, slots, rows, positions, context_lens, order,
+    token_stride, table_stride, P: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     lane = tl.program_id(0)
@@ -29,6 +33,16 @@ def _begin_kernel(
     tl.store(rows + lane, row)
     tl.store(positions + lane, position)
     tl.store(context_lens + lane, position + 1)
+    count = tl.num_programs(0)
+    rank = 0
+    for first in range(0, count, BLOCK):
+        others = first + tl.arange(0, BLOCK)
+        theirs = tl.load(lanes + others * 4 + 1, mask=others < count, other=-1)
+        is_ahead = (theirs > position) | ((theirs == position) & (others < lane))
+        rank += tl.sum(is_ahead.to(tl.int32), 0)
+    tl.store(order + rank, lane)
+    tl.store(order + count + rank, row)
+    tl.store(order + 2 * count + rank, position + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,7 @@ class BegunDecode:
         rows: i32 [n].
         positions: i32 [n].
         context_lens: i32 [n]: position + 1.
+        order: i32 [3, n]: the lanes by falling context, their rows, their contexts.
     """
 
     input_ids: torch.Tensor
@@ -48,6 +63,7 @@ class BegunDecode:
     rows: torch.Tensor
     positions: torch.Tensor
     context_lens: torch.Tensor
+    order: torch.Tensor
 
 
 def begin_decode(
@@ -66,8 +82,9 @@ def begin_decode(
         4, count, dtype=torch.int32, device=device
     ).unbind(0)
     slots = torch.empty(count, dtype=torch.int64, device=device)
+    order = torch.empty(3, count, dtype=torch.int32, device=device)
     _begin_kernel[(count,)](
-        lanes, tokens, tables, input_ids, slots, rows, positions, context_lens,
-        tokens.stride(0), tables.stride(0), P=block_tokens, num_warps=1, **LAUNCH,
+        lanes, tokens, tables, input_ids, slots, rows, positions, context_lens, order,
+        tokens.stride(0), tables.stride(0), P=block_tokens, BLOCK=256, num_warps=1, **LAUNCH,
     )  # fmt: skip
-    return BegunDecode(input_ids, slots, rows, positions, context_lens)
+    return BegunDecode(input_ids, slots, rows, positions, context_lens, order)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 FEW_ROWS = 4
@@ -37,6 +38,7 @@ def _tile(base, mask, first, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     return tl.load(base + index[None, None, :], mask=inside, other=0.0)
 
 
+@direct
 @triton.jit
 def _few_rows_kernel(
     x,

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from luce.engine.ops.moe import Routing
 from luce.engine.ops.pointwise import SiluAndMul
-from luce.engine.ops.triton.moe import most_tiles, tile_place
+from luce.engine.ops.triton.moe import gated, most_tiles, tile_place
 from luce.engine.ops.triton.moe_stacked import StackedExperts
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, dot, power_of_two, wait_for_inputs
 from luce.engine.ops.triton.quant_tile import tile_of_weights
@@ -27,7 +27,16 @@ from luce.loaders.quant_formats import GROUP
 _QUANTISE_GROUPS = 16
 _VECTOR_ELEMENTS = 512
 _VECTOR_GROUPS = 64
-_WARPS = 4
+
+
+@triton.jit
+def _groups_from(first, num_groups: tl.constexpr, BG: tl.constexpr):
+    """BG groups, none of them beyond the last."""
+    groups = first + tl.arange(0, BG)
+    if num_groups % BG != 0:
+        # Only then: the compiler no longer sees neighbours, and sends all through memory.
+        groups = tl.minimum(groups, num_groups - 1)
+    return groups
 
 
 @triton.jit(
@@ -44,8 +53,8 @@ def _expert_tile_kernel(
 ):  # fmt: skip
     """Program (rows of the weight, tile of one expert's pairs).
 
-    Reads x by token and writes y in sorted order; IS_LAST: reads x in sorted order and writes y by
-    pair, weighted.
+    Reads x by token and writes silu(gate) * up in sorted order; IS_LAST: reads x in sorted order
+    and writes y by pair, weighted.
     """
     wait_for_inputs()
     expert, first, end = tile_place(starts, tl.program_id(1), E, BLOCK_E, BM)
@@ -55,13 +64,24 @@ def _expert_tile_kernel(
     there = places < end
     pairs = tl.load(order + places, mask=there, other=0)
     sources = (places if IS_LAST else pairs // CHOSEN).to(tl.int64)
-    row_index = tl.program_id(0) * BN + tl.arange(0, BN)
-    rows = expert * num_rows + tl.minimum(row_index, num_rows - 1)
+    OUTS: tl.constexpr = BN if IS_LAST else BN // 2
+    outs = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+    size = num_rows if IS_LAST else num_rows // 2
+    index = tl.program_id(0) * OUTS + tl.arange(0, BN) % OUTS
+    # The second half of a tile is the up of the first half's gates.
+    rows = expert * num_rows + tl.minimum(index, size - 1) + tl.arange(0, BN) // OUTS * size
     total = tl.zeros((BM, BN), dtype=tl.float32)
+    groups = _groups_from(0, num_groups, BG)
+    scale, block, top = load_scales(
+        scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+    )
     for first_group in range(0, num_groups, BG):
-        groups = tl.minimum(first_group + tl.arange(0, BG), num_groups - 1)
-        scale, block, top = load_scales(
-            scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
+        # Scales are read a step ahead by hand, as in `quant_tile`.
+        next_groups = _groups_from(
+            tl.minimum(first_group + BG, (num_groups - 1) // BG * BG), num_groups, BG
+        )
+        next_scale, next_block, next_top = load_scales(
+            scales_ptr, blocks_ptr, rows[:, None], next_groups[None, :], num_groups, SCALE, BG
         )
         values = tile_of_weights(
             codes_ptr, two_ptr, high_ptr, scale, block, top, rows, groups, first_group, num_rows,
@@ -75,13 +95,19 @@ def _expert_tile_kernel(
             # A scale read beyond the matrix may be infinite, and nothing times that is not 0.
             values = tl.where(inside, values, 0.0)
         total = dot(value, tl.trans(values), total)
+        scale, block, top, groups = next_scale, next_block, next_top, next_groups
     if IS_LAST:
         share = tl.load(weights + pairs, mask=there, other=0.0).to(tl.float32)
         total *= share[:, None]
     targets = (pairs if IS_LAST else places).to(tl.int64)
-    target = y + targets[:, None] * num_rows + row_index[None, :]
-    mask = there[:, None] & (row_index < num_rows)[None, :]
-    tl.store(target, total.to(y.dtype.element_ty), mask=mask)
+    target = y + targets[:, None] * size + outs[None, :]
+    mask = there[:, None] & (outs < size)[None, :]
+    if IS_LAST:
+        tl.store(target, total.to(y.dtype.element_ty), mask=mask)
+    else:
+        halves = tl.permute(tl.reshape(total, (BM, 2, OUTS)), (0, 2, 1))
+        gate, up = tl.split(halves)
+        tl.store(target, gated(gate, up, y.dtype.element_ty), mask=mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +118,42 @@ class QuantMoeTiling:
         pairs: of a tile, all of one expert.
         rows: of a weight.
         groups: of its columns, read at a time.
+        warps: of a program.
     """
 
     pairs: int
     rows: int
     groups: int
+    warps: int = 4
 
 
-QuantMoeTilings = tuple[QuantMoeTiling, QuantMoeTiling]
-"""For few pairs an expert, and for more."""
-DEFAULT_QUANT_TILINGS = QuantMoeTiling(16, 64, 4), QuantMoeTiling(64, 64, 4)
+QuantMoeTilings = tuple[QuantMoeTiling, ...]
+"""By their pairs: the first is taken that holds as many as an expert has on average."""
+# Counted off the compiler, not measured (docs/lab/hybrid.md): 128 rows of a weight need fewer
+# instructions a weight than 64, and 128 pairs share what unpacking it takes.
+DEFAULT_QUANT_TILINGS: QuantMoeTilings = (QuantMoeTiling(16, 64, 4), QuantMoeTiling(64, 128, 2))
+if not torch.version.hip:
+    # It spills on gfx1100.
+    DEFAULT_QUANT_TILINGS += (QuantMoeTiling(128, 128, 2, warps=8),)
 
 
-class _Stack:
-    """A matrix for each expert, in planes, and the kernels' compile-time facts about them."""
+class PlanesOfExperts:
+    """A matrix for each expert, in planes, and the kernels' compile-time facts about them.
 
-    def __init__(self, planes: QuantPlanes, num_experts: int, tilings: QuantMoeTilings) -> None:
+    Args:
+        planes: of all experts.
+        num_experts: E.
+        tilings: how products of many pairs are cut.
+    """
+
+    def __init__(
+        self,
+        planes: QuantPlanes,
+        num_experts: int,
+        tilings: QuantMoeTilings = DEFAULT_QUANT_TILINGS,
+    ) -> None:
         assert planes.rows % num_experts == 0
-        self._small, self._large = tilings
+        self._tilings = tilings
         self.planes = planes
         self.rows = planes.rows // num_experts
         self.groups = planes.columns // GROUP
@@ -122,6 +166,7 @@ class _Stack:
             planes.scales if planes.blocks is None else planes.blocks,
         )
         flags = asdict(FormatFlags.of(planes.format))
+        self.uses_assembly = not INTERPRETED and codes.is_cuda and torch.version.hip is None
         self.flags = {
             "num_groups": self.groups,
             "CODES": flags["codes"],
@@ -130,8 +175,14 @@ class _Stack:
             "TABLE": flags["table"],
             "SIGNED": flags["is_signed"],
             "SCALE": flags["scale"],
-            "ASM": not INTERPRETED and codes.is_cuda and torch.version.hip is None,
+            "ASM": self.uses_assembly,
         }
+
+    def codings(self, prefix: str = "") -> dict[str, int | bool | str]:
+        """How a kernel is to read them: flags of the format, with a prefix to their names."""
+        names = ("CODES", "HIGH", "ZERO", "TABLE", "SIGNED", "SCALE")
+        found = {f"{prefix}{name}": self.flags[name] for name in names}
+        return {**found, f"{prefix}HAS_OFFSET": self.planes.format.has_offset}
 
     @property
     def nbytes(self) -> int:
@@ -166,18 +217,22 @@ class _Stack:
         *,
         is_last: bool,
     ) -> torch.Tensor:
-        """Tiles of pairs times their expert's matrix; see the kernel: [T * k, rows]."""
+        """Tiles of pairs times their expert's matrix; see the kernel: [T * k, rows], or half.
+
+        Before the last product the first half of the rows are gates, and gate the others.
+        """
         order, starts = sorted_pairs
         pairs, num_experts = len(order), len(starts) - 1
-        tiling = self._small if pairs <= self._small.pairs * num_experts else self._large
-        out = x.new_empty(pairs, self.rows)
+        fitting = (each for each in self._tilings if pairs <= each.pairs * num_experts)
+        tiling = next(fitting, self._tilings[-1])
+        out = x.new_empty(pairs, self.rows if is_last else self.rows // 2)
         tiles = most_tiles(pairs, num_experts, tiling.pairs)
         _expert_tile_kernel[(triton.cdiv(self.rows, tiling.rows), tiles)](
             x, out, order, starts, routing.weights, *self.pointers, self.rows,
             E=num_experts, CHOSEN=routing.experts.shape[1], IS_LAST=is_last,
             BLOCK_E=power_of_two(num_experts), BM=tiling.pairs, BN=tiling.rows,
             BG=min(tiling.groups, power_of_two(self.groups)),
-            num_warps=_WARPS, num_stages=3, **self.flags, **LAUNCH,
+            num_warps=tiling.warps, num_stages=3, **self.flags, **LAUNCH,
         )  # fmt: skip
         return out
 
@@ -190,7 +245,7 @@ class QuantExperts(StackedExperts):
         down: of all experts, E * hidden rows of F columns.
         num_experts: E.
         silu_and_mul: the gate.
-        tilings: of few pairs an expert, and of more.
+        tilings: how products of many pairs are cut.
     """
 
     def __init__(
@@ -201,5 +256,10 @@ class QuantExperts(StackedExperts):
         silu_and_mul: SiluAndMul,
         tilings: QuantMoeTilings = DEFAULT_QUANT_TILINGS,
     ) -> None:
-        inner, outer = (_Stack(planes, num_experts, tilings) for planes in (gate_up, down))
-        super().__init__(inner, outer, num_experts, silu_and_mul)
+        self.inner = PlanesOfExperts(gate_up, num_experts, tilings)
+        self.outer = PlanesOfExperts(down, num_experts, tilings)
+        super().__init__(self.inner, self.outer, num_experts, silu_and_mul)
+
+    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """The product has done it."""
+        return gate_up

@@ -9,7 +9,48 @@ import triton.language as tl
 from luce.engine.ops.moe import Routing
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
-_PAIRS = 1024
+_PAIRS = 4096
+"""Looked through at a time."""
+
+
+@triton.jit
+def choose_experts(
+    logits, num_experts, experts, weights, loads,
+    CHOSEN: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
+):  # fmt: skip
+    """The likeliest experts of one token; of equals the one of the lower number comes first.
+
+    Args:
+        logits: [BLOCK], -inf beyond the experts there are.
+        num_experts: those.
+        experts: where to write the token's.
+        weights: where to write their weights.
+        loads: counted up.
+    """
+    index = tl.arange(0, BLOCK)
+    wide = logits.to(tl.float32)
+    shares = tl.exp(wide - tl.max(wide, 0))
+    shares = shares / tl.sum(shares, 0)
+    # Shares are not negative, and order like their bits do, for whose largest a processor has an
+    # instruction. Those that are no numbers are some expert's all the same.
+    bits = shares.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    left = tl.where(index < num_experts, bits, -1)
+    place = tl.arange(0, BLOCK_CHOSEN)
+    picked = tl.zeros((BLOCK_CHOSEN,), tl.int32)
+    kept = tl.zeros((BLOCK_CHOSEN,), tl.int32)
+    for j in tl.static_range(CHOSEN):
+        best = tl.max(left, 0)
+        expert = tl.min(tl.where(left == best, index, BLOCK), 0)
+        left = tl.where(index == expert, -1, left)
+        picked = tl.where(place == j, expert, picked)
+        kept = tl.where(place == j, best, kept)
+    there = place < CHOSEN
+    chances = kept.to(tl.float32, bitcast=True)
+    if NORM:
+        chances = chances / tl.sum(chances, 0)
+    tl.store(experts + place, picked.to(tl.int64), mask=there)
+    tl.store(weights + place, chances.to(weights.dtype.element_ty), mask=there)
+    tl.atomic_add(loads + picked, 1, mask=there, sem="relaxed")
 
 
 @triton.jit
@@ -17,31 +58,15 @@ def _route_kernel(
     logits, experts, weights, loads, stride, num_experts,
     CHOSEN: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
 ):  # fmt: skip
-    """Program: one token; of equals the expert of the lower number comes first."""
+    """Program: one token."""
     wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, BLOCK)
-    inside = index < num_experts
-    x = tl.load(logits + token * stride + index, mask=inside, other=float("-inf"))
-    shares = tl.exp(x.to(tl.float32) - tl.max(x.to(tl.float32), 0))
-    shares = shares / tl.sum(shares, 0)
-    left = tl.where(inside, shares, -1.0)
-    place = tl.arange(0, BLOCK_CHOSEN)
-    picked = tl.zeros((BLOCK_CHOSEN,), tl.int64)
-    kept = tl.zeros((BLOCK_CHOSEN,), tl.float32)
-    for j in tl.static_range(CHOSEN):
-        best = tl.max(left, 0)
-        # Logits that are no numbers equal nothing: some expert that there is, then.
-        expert = tl.minimum(tl.min(tl.where(left == best, index, BLOCK), 0), num_experts - 1)
-        picked = tl.where(place == j, expert.to(tl.int64), picked)
-        kept = tl.where(place == j, best, kept)
-        left = tl.where(index == expert, -1.0, left)
-        tl.atomic_add(loads + expert, 1, sem="relaxed")
-    if NORM:
-        kept = kept / tl.sum(kept, 0)
-    there = place < CHOSEN
-    tl.store(experts + token * CHOSEN + place, picked, mask=there)
-    tl.store(weights + token * CHOSEN + place, kept.to(weights.dtype.element_ty), mask=there)
+    x = tl.load(logits + token * stride + index, mask=index < num_experts, other=float("-inf"))
+    choose_experts(
+        x, num_experts, experts + token * CHOSEN, weights + token * CHOSEN, loads,
+        CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
+    )  # fmt: skip
 
 
 def route(
@@ -96,5 +121,7 @@ def sort_pairs(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, t
     order = torch.empty(pairs, dtype=torch.int32, device=experts.device)
     starts = torch.empty(num_experts + 1, dtype=torch.int32, device=experts.device)
     block = min(_PAIRS, power_of_two(pairs))
-    _sort_kernel[(num_experts,)](experts, order, starts, pairs, BLOCK=block, num_warps=4, **LAUNCH)
+    _sort_kernel[(num_experts,)](
+        experts, order, starts, pairs, BLOCK=block, num_warps=min(8, max(1, block // 256)), **LAUNCH
+    )
     return order, starts

@@ -107,9 +107,13 @@ class StackedExperts:
     def _by_expert(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         sorted_pairs = sort_pairs(routing.experts, self._num_experts)
         gate_up = self._gate_up.by_expert(x, sorted_pairs, routing, is_last=False)
-        inner = self._silu_and_mul(gate_up)
+        inner = self._gated(gate_up)
         parts = self._down.by_expert(inner, sorted_pairs, routing, is_last=True)
         return combine(parts, routing.experts.shape[1])
+
+    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up of what `by_expert` made of the first matrices."""
+        return self._silu_and_mul(gate_up)
 
     @property
     def nbytes(self) -> int:

@@ -26,6 +26,7 @@ from luce.engine.ops.triton.cache_parts import (
     load_part,
     tokens_of_block,
 )
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, dot, power_of_two, wait_for_inputs
 
 CHUNK_TOKENS = 256
@@ -70,7 +71,8 @@ def _folded(
     return values / total[:, None]
 
 
-@triton.jit(do_not_specialize_on_alignment=["rows", "context_lens"])
+@direct
+@triton.jit(do_not_specialize_on_alignment=["lanes", "rows", "context_lens"])
 def _partial_kernel(
     qkv,
     keys,
@@ -86,6 +88,7 @@ def _partial_kernel(
     val_head,
     val_scale_block,
     tables,
+    lanes,
     rows,
     context_lens,
     partials,
@@ -107,15 +110,19 @@ def _partial_kernel(
     BLOCK_D: tl.constexpr,
     KEY_KIND: tl.constexpr,
     VALUE_KIND: tl.constexpr,
+    ORDERED: tl.constexpr,
 ):
-    """Program (share, KV head, sequence): every share-th chunk of the context."""
+    """Program (share, KV head, place in the order): every share-th chunk of a context."""
     wait_for_inputs()
-    head, lane = tl.program_id(1), tl.program_id(2)
-    length = tl.load(context_lens + lane)
+    head, place = tl.program_id(1), tl.program_id(2)
+    length = tl.load(context_lens + place)
+    lane = place
+    if ORDERED:
+        lane = tl.load(lanes + place)
     num_chunks = tl.cdiv(length, CHUNK)
     if tl.program_id(0) >= num_chunks:
         return
-    table = tables + tl.load(rows + lane).to(tl.int64) * table_stride
+    table = tables + tl.load(rows + place).to(tl.int64) * table_stride
     dims, members = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_G)
     real = (members < G)[:, None] & (dims < D)[None, :]
     heads = head * G + members
@@ -124,6 +131,7 @@ def _partial_kernel(
         mask=real,
         other=0.0,
     )
+    target = out + lane.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :]
     for chunk in range(tl.program_id(0), num_chunks, tl.num_programs(0)):
         top = tl.full((BLOCK_G,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_G,), tl.float32)
@@ -152,11 +160,17 @@ def _partial_kernel(
             total = total * shrink + tl.sum(weights, 1)
             values = dot(weights.to(v.dtype), v, values * shrink[:, None])
             top = new_top
-        # One record a query head and chunk: D values, then the sums.
-        records = (lane.to(tl.int64) * H + heads) * max_chunks + chunk
-        tl.store(partials + records[:, None] * D + dims[None, :], values, mask=real)
-        tl.store(sums + records * 2, top, mask=members < G)
-        tl.store(sums + records * 2 + 1, total, mask=members < G)
+        if num_chunks == 1:
+            # The same number as folding the one chunk gives: nothing is to wait for.
+            tl.store(target, (values / total[:, None]).to(out.dtype.element_ty), mask=real)
+        else:
+            # One record a query head and chunk: D values, then the sums.
+            records = (lane.to(tl.int64) * H + heads) * max_chunks + chunk
+            tl.store(partials + records[:, None] * D + dims[None, :], values, mask=real)
+            tl.store(sums + records * 2, top, mask=members < G)
+            tl.store(sums + records * 2 + 1, total, mask=members < G)
+    if num_chunks == 1:
+        return
     # All threads have written before one of them says so.
     tl.debug_barrier()
     arrival = arrivals + lane * tl.num_programs(1) + head
@@ -167,7 +181,6 @@ def _partial_kernel(
             partials, sums, (lane.to(tl.int64) * H + heads) * max_chunks, num_chunks, dims,
             members, G, D, BLOCK_G, BLOCK_D,
         )  # fmt: skip
-        target = out + lane.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :]
         tl.store(target, folded.to(out.dtype.element_ty), mask=real)
 
 
@@ -226,13 +239,15 @@ def decode_attention(
     max_chunks, block_d = scratch.partials.shape[2], power_of_two(dim, 16)
     grid = (shares_for(lanes, heads, max_chunks), heads.num_kv_heads, lanes)
     keys, values = cache_arguments(cache)
+    order = [tensors.rows, tensors.rows, tensors.context_lens]
+    if tensors.order is not None:
+        order = list(tensors.order.unbind(0))
     _partial_kernel[grid](
         qkv,
         *keys,
         *values,
         tensors.block_tables,
-        tensors.rows,
-        tensors.context_lens,
+        *order,
         scratch.partials,
         scratch.sums,
         scratch.arrivals,
@@ -251,6 +266,7 @@ def decode_attention(
         BLOCK_G=power_of_two(heads.group, _MIN_GROUP),
         BLOCK_D=block_d,
         **kinds_of(cache),
+        ORDERED=tensors.order is not None,
         num_warps=_WARPS,
         num_stages=_STAGES,
         **LAUNCH,

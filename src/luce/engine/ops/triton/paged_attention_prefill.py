@@ -19,6 +19,7 @@ from luce.engine.ops.triton.cache_parts import (
     load_part,
     tokens_of_block,
 )
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, dot, power_of_two, wait_for_inputs
 
 # Queries and context tokens of a tile. The same for every chunk, so that every chunk is computed
@@ -42,6 +43,7 @@ def _gather(scores, v, top, total, values):
     return new_top, total, dot(weights.to(v.dtype), v, values * shrink[:, None])
 
 
+@direct
 @triton.jit(
     do_not_specialize=["first_sequence"],
     do_not_specialize_on_alignment=["rows", "context_lens", "query_starts"],

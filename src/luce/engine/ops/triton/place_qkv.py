@@ -9,9 +9,11 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.gated_heads import Placing
 from luce.engine.ops.kv_cache import KVCache, TypedCache
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 from luce.engine.ops.triton.cache_parts import store_typed
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 # Heads of a program: few, so that one token spreads over the chip, or many for many tokens.
@@ -29,8 +31,10 @@ def _normed(half, scale, query_weight, key_weight, index, is_query, is_value, in
     return tl.where(is_value, half, normal)
 
 
+@direct
 @triton.jit
 def _place_kernel(
+    source,
     packed,
     query_weight,
     key_weight,
@@ -52,8 +56,12 @@ def _place_kernel(
     STORES: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    GATED: tl.constexpr,
 ):
-    """Program (token, run of heads): heads are tiles of two halves that are rotated together."""
+    """Program (token, run of heads): heads are tiles of two halves that are rotated together.
+
+    GATED: each query of `source` is followed by its gate, which is left out of `packed`.
+    """
     wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
@@ -67,8 +75,11 @@ def _place_kernel(
         left_index = tl.where(pair < R // 2, pair, pair + R // 2)
         right_index = left_index + tl.where(pair < R // 2, R // 2, (D - R) // 2)
     line = packed + (token * (H + 2 * K) + heads) * D
-    left = tl.load(line + left_index[None, :], mask=inside, other=0.0)
-    right = tl.load(line + right_index[None, :], mask=inside, other=0.0)
+    given = source + (token * (H + 2 * K) + heads) * D
+    if GATED:
+        given = source + (token * (2 * H + 2 * K) + heads + tl.minimum(heads, H)) * D
+    left = tl.load(given + left_index[None, :], mask=inside, other=0.0)
+    right = tl.load(given + right_index[None, :], mask=inside, other=0.0)
     if HAS_NORM:
         wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
         square = tl.sum(wide_left * wide_left + wide_right * wide_right, 1)
@@ -124,23 +135,42 @@ class FusedPlaceQkv:
         A typed cache is written by a kernel of its own, whose programs see whole groups.
         """
         if isinstance(cache, TypedCache):
-            self._turn(packed, heads, norms, places, None)
+            self._turn(packed, packed, heads, norms, (places, None))
             store_typed(packed, heads.num_heads, cache, places.slot_mapping)
         else:
-            self._turn(packed, heads, norms, places, cache)
+            self._turn(packed, packed, heads, norms, (places, cache))
+
+    def split_and_place(self, projected: torch.Tensor, placing: Placing) -> torch.Tensor:
+        """Queries without their gates, which follow them one by one; the cache is written.
+
+        Args:
+            projected: [T, (2H + 2K) * D], contiguous.
+            placing: with a cache that is one tensor.
+
+        Returns:
+            [T, (H + 2K) * D], of which keys and values are not written.
+        """
+        heads, cache = placing.heads, placing.cache
+        assert isinstance(cache, torch.Tensor)
+        width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
+        packed = projected.new_empty(len(projected), width)
+        self._turn(projected, packed, heads, placing.norms, (placing.places, cache))
+        return packed
 
     def _turn(
         self,
+        source: torch.Tensor,
         packed: torch.Tensor,
         heads: HeadShape,
         norms: HeadNorms | None,
-        places: TokenPlaces,
-        cache: torch.Tensor | None,
+        where: tuple[TokenPlaces, torch.Tensor | None],
     ) -> None:
         """Norm and rotation; keys and values go to the cache, or keys back to their place."""
+        places, cache = where
         tokens, num_heads = packed.shape[0], heads.num_heads + 2 * heads.num_kv_heads
         per_program = _MANY_HEADS if tokens >= _MANY_TOKENS else _FEW_HEADS
         _place_kernel[(tokens, triton.cdiv(num_heads, per_program))](
+            source,
             packed,
             packed if norms is None else norms.query,
             packed if norms is None else norms.key,
@@ -159,6 +189,7 @@ class FusedPlaceQkv:
             STORES=cache is not None,
             HEADS=per_program,
             HALF=power_of_two(heads.head_dim // 2),
+            GATED=source is not packed,
             num_warps=1 if per_program == _FEW_HEADS else 4,
             **LAUNCH,
         )

@@ -8,7 +8,9 @@ import torch
 
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormedProduct, NormWeight
+from luce.engine.ops.triton.gated_mlp import silu_and_mul
 from luce.engine.ops.triton.linear import FEW_ROWS, DeviceLinear
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +29,8 @@ class FusedProduct:
         """[T, in] → [T, out], or [T, out / 2] gated."""
         if isinstance(linear, DeviceLinear) and x.shape[0] <= FEW_ROWS:
             return linear.few_rows(x, norm=norm, gated=self.gated)
+        if isinstance(linear, TritonQuantLinear):
+            product = linear.normed(x, norm)
+            if product is not None:
+                return silu_and_mul(product) if self.gated else product
         return self.stepwise(x, norm, linear)

@@ -8,10 +8,19 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.quant_matmul import check_parts
 from luce.engine.ops.stored_linear import StoredLinear
+from luce.engine.ops.triton.norm_quantise import MOST_GROUPS, norm_and_quantise
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, power_of_two
+from luce.engine.ops.triton.probe import launch_refusal
 from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
+from luce.engine.ops.triton.quant_tilings import (
+    DEFAULT_TILINGS,
+    QuantTilings,
+    TileTiling,
+    VectorTiling,
+)
 from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
 from luce.engine.ops.triton.quant_words import FormatFlags
 from luce.engine.quant_planes import QuantPlanes
@@ -20,74 +29,6 @@ from luce.loaders.quant_formats import GROUP
 _ADD_BLOCK = 1024
 _QUANTISE_GROUPS = 16
 _ROW_RUN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class VectorTiling:
-    """How `quant_vector` cuts a matrix.
-
-    Attributes:
-        rows: of the matrix a program makes.
-        groups: of columns it reads at a time.
-        warps: of a program.
-    """
-
-    rows: int
-    groups: int
-    warps: int
-
-
-@dataclass(frozen=True, slots=True)
-class TileTiling:
-    """How `quant_tile_product` cuts a matrix.
-
-    Attributes:
-        rows: of the matrix a program makes.
-        groups: of columns it reads at a time.
-        warps: of a program.
-        stages: of its software pipeline.
-        programs: fewer than these for the whole matrix, and the columns are shared out.
-    """
-
-    rows: int
-    groups: int
-    warps: int
-    stages: int
-    programs: int
-
-
-@dataclass(frozen=True, slots=True)
-class QuantTilings:
-    """Everything measured about a processor.
-
-    Attributes:
-        vector: for each number of rows of x up to the last of them.
-        tile: for numbers of rows of x up to each key.
-        tile_tokens: fewest and most rows of x of a tile.
-        quantise_from: rows of x from which on it is quantised by a kernel of its own, once.
-        scratch_elements: of bfloat16 weights made at a time for a vendor product.
-    """
-
-    vector: dict[int, VectorTiling]
-    tile: dict[int, TileTiling]
-    tile_tokens: tuple[int, int] = (16, 128)
-    quantise_from: int = 2
-    scratch_elements: int = 1 << 26
-
-
-# Measured on an H200: docs/lab/quant.md. All vector tilings have the same groups and warps: the
-# order of a sum depends on those, so a row's result is the same for one row as for eight.
-DEFAULT_TILINGS = QuantTilings(
-    vector={
-        4: VectorTiling(8, 64, 2),
-        8: VectorTiling(4, 64, 2),
-    },
-    tile={
-        32: TileTiling(64, 4, 4, 3, 528),
-        64: TileTiling(64, 4, 4, 3, 264),
-        128: TileTiling(128, 2, 4, 4, 264),
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +104,11 @@ class TritonQuantLinear(StoredLinear):
             self._parts.append(_Part.of(planes, start))
             start += planes.rows
 
+    @property
+    def planes(self) -> QuantPlanes | None:
+        """Its matrix, where it is a single one without a bias."""
+        return None if len(self._parts) > 1 or self._bias is not None else self._parts[0].planes
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] → [T, N]."""
         y = torch.empty(len(x), self._rows, dtype=x.dtype, device=x.device)
@@ -171,6 +117,26 @@ class TritonQuantLinear(StoredLinear):
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place."""
         return self._run(x, residual, residual)
+
+    def normed(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor | None:
+        """The product of norm(x), or None where `quant_vector` is not the kernel for it.
+
+        The norm leaves the words of x, which programs would else make each for itself.
+        """
+        tokens, groups = len(x), self._columns // GROUP
+        if tokens > max(self._tilings.vector) or groups > MOST_GROUPS:
+            return None
+        if self._mma is not None and any(self._mma.takes(p.planes, x) for p in self._parts):
+            return None
+        orders = tuple(sorted({part.flags["table"] != 0 for part in self._parts}))
+        facts = "norm_and_quantise", x.dtype, groups, orders
+        if launch_refusal(facts, lambda: norm_and_quantise(x, norm, orders)) is not None:
+            return None
+        _, words = norm_and_quantise(x, norm, orders)
+        y = torch.empty(tokens, self._rows, dtype=x.dtype, device=x.device)
+        for part in self._parts:
+            self._vector(part, x, y, None, words[orders.index(part.flags["table"] != 0)])
+        return y
 
     def _run(self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         assert x.stride(1) == 1, "columns of x must lie closely"
@@ -207,12 +173,24 @@ class TritonQuantLinear(StoredLinear):
         }
 
     def _vector(
-        self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+        self,
+        part: _Part,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        residual: torch.Tensor | None,
+        quantised: torch.Tensor | None = None,
     ) -> None:
         tokens = len(x)
         tiling = next(t for limit, t in self._tilings.vector.items() if tokens <= limit)
+        if (
+            part.planes.rows <= self._tilings.wide_rows
+            and self._columns >= 2 * GROUP * tiling.groups
+        ):
+            tiling = VectorTiling(tiling.rows, 2 * tiling.groups, 2 * tiling.warps)
         out = y[:, part.start :]
-        quantised = self._quantised(x, part) if tokens >= self._tilings.quantise_from else None
+        is_large = part.planes.rows >= self._tilings.quantise_rows
+        if quantised is None and (is_large or tokens >= self._tilings.quantise_from):
+            quantised = self._quantised(x, part)
         quant_vector[(triton_cdiv(part.planes.rows, tiling.rows),)](
             x,
             x if quantised is None else quantised,

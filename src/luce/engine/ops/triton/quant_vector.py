@@ -46,19 +46,30 @@ def _split4(t, SIZE: tl.constexpr, INNER: tl.constexpr):
 
 
 @triton.jit
-def _quantise(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr):
-    """BG groups of a row of x as 16-bit integers: packed [BG, 16], scales, sums of each half."""
+def load_groups(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
+    """BG groups of a row of x in float32, [BG, 32]."""
     columns = tl.arange(0, 32)
     at = groups[:, None] * 32 + columns[None, :]
     if num_groups % BG == 0:
         x = tl.load(x_ptr + at).to(tl.float32)
     else:
         x = tl.load(x_ptr + at, mask=groups[:, None] < num_groups, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _code(x, inverse):
+    """x * inverse, rounded."""
+    return (x * inverse + _TO_INTEGER).to(tl.int32, bitcast=True) - 0x4B400000
+
+
+@triton.jit
+def quantise_groups(x, BG: tl.constexpr, TABLE: tl.constexpr):
+    """x [BG, 32] as 16-bit integers: packed [BG, 16], scales, sums of each half."""
     largest = tl.max(tl.abs(x), axis=1)
     scale = largest * (1.0 / 32767.0)
     inverse = 32767.0 / tl.where(largest > 0.0, largest, 1.0)
-    codes = (x * inverse[:, None] + _TO_INTEGER).to(tl.int32, bitcast=True)
-    codes = codes - 0x4B400000
+    codes = _code(x, inverse[:, None])
     sums = tl.sum(tl.reshape(codes, (BG, 2, 16)), axis=2)
     sum_first, sum_second = tl.split(sums)
     # Of column 4a + 2b + c of eight: pairs over a in the order (b, c), or, for the byte order
@@ -94,10 +105,19 @@ def _dot2(pair, codes, total, HIGH: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.
 @triton.jit
 def _dot8(x, low, high, total, w: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):
     """total + the eight columns of word w times its codes."""
-    total = _dot2(x[4 * w][None, :], low, total, False, SIGNED, ASM)
-    total = _dot2(x[4 * w + 1][None, :], low, total, True, SIGNED, ASM)
-    total = _dot2(x[4 * w + 2][None, :], high, total, False, SIGNED, ASM)
-    return _dot2(x[4 * w + 3][None, :], high, total, True, SIGNED, ASM)
+    total = _dot2(x[4 * w], low, total, False, SIGNED, ASM)
+    total = _dot2(x[4 * w + 1], low, total, True, SIGNED, ASM)
+    total = _dot2(x[4 * w + 2], high, total, False, SIGNED, ASM)
+    return _dot2(x[4 * w + 3], high, total, True, SIGNED, ASM)
+
+
+@triton.jit
+def for_every_row(x):
+    """What `load_quantised` gave, [1, BG] each."""
+    wide = ()
+    for word in tl.static_range(19):
+        wide = wide + (x[word][None, :],)  # type: ignore[assignment]  # noqa: RUF005
+    return wide
 
 
 @triton.jit
@@ -120,16 +140,62 @@ def _split_last(t, BG: tl.constexpr):
 
 
 @triton.jit
-def quantise_rows(
-    x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr
-):
-    """Rows of x as `quant_vector` wants them, int32 [T, 19, K/32]: words, scale, sums."""
-    wait_for_inputs()
-    row = tl.program_id(0).to(tl.int64)
-    groups = tl.program_id(1) * BG + tl.arange(0, BG)
-    packed, scale, sum1, sum2 = _quantise(x_ptr + row * x_stride, groups, num_groups, BG, TABLE)
-    out = out_ptr + row * (19 * num_groups) + groups
+def quantised_words(x, BG: tl.constexpr, TABLE: tl.constexpr):
+    """x [BG, 32] as `load_quantised` gives it."""
+    packed, scale, sum1, sum2 = quantise_groups(x, BG, TABLE)
+    return _sixteen(packed, BG) + (scale.to(tl.int32, bitcast=True), sum1, sum2)  # noqa: RUF005
+
+
+@triton.jit
+def quantised_columns(x_ptr, inside, stride, TABLE: tl.constexpr):
+    """Groups as `load_quantised` gives them, where each one's columns lie `stride` apart.
+
+    So a thread reads and quantises its groups alone, and nothing crosses threads.
+
+    Args:
+        x_ptr: pointers to the groups' first columns.
+        inside: which of them are there; the others are zeros.
+        stride: between a group's columns.
+        TABLE: as in `quantise_groups`.
+    """
+    columns = ()
+    largest = tl.zeros(x_ptr.shape, tl.float32)
+    for column in tl.static_range(32):
+        x = tl.load(x_ptr + column * stride, mask=inside, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.abs(x))
+        columns = columns + (x,)  # type: ignore[assignment]  # noqa: RUF005
+    inverse = 32767.0 / tl.where(largest > 0.0, largest, 1.0)
+    words = ()
+    sums = ()
+    for half in tl.static_range(2):
+        total = tl.zeros(x_ptr.shape, tl.int32)
+        for index in tl.static_range(8):
+            word, both = _two_columns(columns, inverse, half * 2 + index // 4, index % 4, TABLE)
+            words = words + (word,)  # type: ignore[assignment]  # noqa: RUF005
+            total += both
+        sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005
+    scale = largest * (1.0 / 32767.0)
+    return words + (scale.to(tl.int32, bitcast=True),) + sums  # noqa: RUF005
+
+
+@triton.jit
+def _two_columns(columns, inverse, eight: tl.constexpr, index: tl.constexpr, TABLE: tl.constexpr):
+    """A word of eight columns, and the sum of both its numbers; which: see `quantise_groups`."""
+    if TABLE != 0:
+        first = _code(columns[eight * 8 + index % 2 * 4 + index // 2], inverse)
+        second = _code(columns[eight * 8 + index % 2 * 4 + index // 2 + 2], inverse)
+    else:
+        first = _code(columns[eight * 8 + index], inverse)
+        second = _code(columns[eight * 8 + index + 4], inverse)
+    return (first & 0xFFFF) | (second << 16), first + second
+
+
+@triton.jit
+def store_quantised(out_ptr, groups, quantised, num_groups: tl.constexpr):
+    """What `quantise_groups` gave of a row, int32 [19, K/32]: words, scale, sums."""
+    packed, scale, sum1, sum2 = quantised
     mask = groups < num_groups
+    out = out_ptr + groups
     words = tl.arange(0, 16)
     tl.store(out[:, None] + words[None, :] * num_groups, packed, mask=mask[:, None])
     tl.store(out + 16 * num_groups, scale.to(tl.int32, bitcast=True), mask=mask)
@@ -138,7 +204,20 @@ def quantise_rows(
 
 
 @triton.jit
-def _quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
+def quantise_rows(
+    x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr
+):
+    """Rows of x as `quant_vector` wants them, int32 [T, 19, K/32]: words, scale, sums."""
+    wait_for_inputs()
+    row = tl.program_id(0).to(tl.int64)
+    groups = tl.program_id(1) * BG + tl.arange(0, BG)
+    x = load_groups(x_ptr + row * x_stride, groups, num_groups, BG)
+    quantised = quantise_groups(x, BG, TABLE)
+    store_quantised(out_ptr + row * (19 * num_groups), groups, quantised, num_groups)
+
+
+@triton.jit
+def load_quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
     """BG groups of a row that `quantise_rows` made: sixteen words, scales, sums."""
     words = ()
     for word in tl.static_range(19):
@@ -149,6 +228,40 @@ def _quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
             word_values = tl.load(at, mask=groups < num_groups, other=0)
             words = words + (word_values,)  # type: ignore[assignment]  # noqa: RUF005
     return words
+
+
+@triton.jit
+def dot_groups(
+    x, codes, scales, BN: tl.constexpr, BG: tl.constexpr, ZERO: tl.constexpr,
+    SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Products of BN rows' groups with those of one row of x, [BN, BG], but for x's scales.
+
+    `x` is of `for_every_row`, or [BN, BG] each; `codes` of `decode_codes`, `scales` of
+    `decode_scales`.
+    """
+    l0, l1, l2, l3, h0, h1, h2, h3 = codes
+    scale, scale2, offset, offset2 = scales
+    sum1, sum2 = x[17], x[18]
+    start1 = tl.zeros((BN, BG), dtype=tl.int32) - ZERO * sum1
+    part1 = _dot8(x, l0, h0, start1, 0, SIGNED, ASM)
+    part1 = _dot8(x, l1, h1, part1, 1, SIGNED, ASM)
+    if SCALE == "sixteen" or SCALE == "sixteen_offset" or SCALE == "sixteen_six":
+        start2 = tl.zeros((BN, BG), dtype=tl.int32) - ZERO * sum2
+        part2 = _dot8(x, l2, h2, start2, 2, SIGNED, ASM)
+        part2 = _dot8(x, l3, h3, part2, 3, SIGNED, ASM)
+        value = scale * part1.to(tl.float32) + scale2 * part2.to(tl.float32)
+        if HAS_OFFSET:
+            value += offset * sum1.to(tl.float32)
+            value += offset2 * sum2.to(tl.float32)
+    else:
+        part1 -= ZERO * sum2
+        part1 = _dot8(x, l2, h2, part1, 2, SIGNED, ASM)
+        part1 = _dot8(x, l3, h3, part1, 3, SIGNED, ASM)
+        value = scale * part1.to(tl.float32)
+        if HAS_OFFSET:
+            value += offset * (sum1 + sum2).to(tl.float32)
+    return value
 
 
 @triton.jit(
@@ -196,40 +309,19 @@ def quant_vector(
         )
         # The first weights are on their way by now.
         wait_for_inputs()
-        l0, l1, l2, l3, h0, h1, h2, h3 = decode_codes(stored, CODES, HIGH, TABLE, ASM)
-        scale, scale2, offset, offset2 = decode_scales(
-            raw, raw_block, raw_top, groups[None, :], SCALE
-        )
+        codes = decode_codes(stored, CODES, HIGH, TABLE, ASM)
+        scales = decode_scales(raw, raw_block, raw_top, groups[None, :], SCALE)
         updated = ()
         for t in tl.static_range(T):
             if IS_QUANTISED:
-                x = _quantised(xq_ptr + t * (19 * num_groups), group_index, num_groups, BG)
-                x_scale = x[16].to(tl.float32, bitcast=True)
-                sum1, sum2 = x[17], x[18]
+                x = load_quantised(xq_ptr + t * (19 * num_groups), group_index, num_groups, BG)
             else:
-                packed, x_scale, sum1, sum2 = _quantise(
-                    x_ptr + t * x_stride, group_index, num_groups, BG, TABLE
-                )
-                x = _sixteen(packed, BG)
-            start1 = tl.zeros((BN, BG), dtype=tl.int32) - (ZERO * sum1)[None, :]
-            part1 = _dot8(x, l0, h0, start1, 0, SIGNED, ASM)
-            part1 = _dot8(x, l1, h1, part1, 1, SIGNED, ASM)
-            if SCALE == "sixteen" or SCALE == "sixteen_offset" or SCALE == "sixteen_six":
-                start2 = tl.zeros((BN, BG), dtype=tl.int32) - (ZERO * sum2)[None, :]
-                part2 = _dot8(x, l2, h2, start2, 2, SIGNED, ASM)
-                part2 = _dot8(x, l3, h3, part2, 3, SIGNED, ASM)
-                value = scale * part1.to(tl.float32) + scale2 * part2.to(tl.float32)
-                if HAS_OFFSET:
-                    value += offset * sum1.to(tl.float32)[None, :]
-                    value += offset2 * sum2.to(tl.float32)[None, :]
-            else:
-                part1 -= (ZERO * sum2)[None, :]
-                part1 = _dot8(x, l2, h2, part1, 2, SIGNED, ASM)
-                part1 = _dot8(x, l3, h3, part1, 3, SIGNED, ASM)
-                value = scale * part1.to(tl.float32)
-                if HAS_OFFSET:
-                    value += offset * (sum1 + sum2).to(tl.float32)[None, :]
-            total = sums[t] + value * x_scale[None, :]
+                wide = load_groups(x_ptr + t * x_stride, group_index, num_groups, BG)
+                x = quantised_words(wide, BG, TABLE)
+            x = for_every_row(x)
+            value = dot_groups(x, codes, scales, BN, BG, ZERO, SIGNED, SCALE, HAS_OFFSET, ASM)
+            x_scale = x[16].to(tl.float32, bitcast=True)
+            total = sums[t] + value * x_scale
             updated = updated + (total,)  # type: ignore[assignment]  # noqa: RUF005
         sums = updated
     for t in tl.static_range(T):

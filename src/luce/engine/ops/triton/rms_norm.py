@@ -6,9 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 
+@direct
 @triton.jit
 def _norm_kernel(x, weight, out, x_stride, size, eps, BLOCK: tl.constexpr):
     wait_for_inputs()

@@ -3,6 +3,9 @@
 The chain and its cuts are those of `sampling.sampler`, the reference: every cut is by value, so a
 row's choice depends on its own logits and parameters alone. Rows that need a stage less leave it
 at once, so a greedy batch pays for the search of the maximum only.
+
+All arithmetic is float32. Logits stay in the type the model computes them in, and are read so;
+only lines that penalties or biases change are widened first, since their sums would not fit.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
+from luce.engine.ops.triton.sampling_draw import draw, is_changed_line, load_logits
 
 MAX_BIAS = 1024
 """Most logit biases of a row that the kernels hold."""
@@ -43,9 +48,37 @@ class RowParams:
     tokens: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class StepLogits:
+    """Logits of the lanes of a step.
+
+    Attributes:
+        raw: [n, V] as the model computed them.
+        wide: f32 [n, V]; holds the lines of rows with penalties or biases, changed by them, and
+            nothing in the others; `raw` itself where that is float32.
+    """
+
+    raw: torch.Tensor
+    wide: torch.Tensor
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether some lines may have to be widened."""
+        return self.raw is not self.wide
+
+    def first(self, count: int) -> StepLogits:
+        """Of the first lanes."""
+        if not self.is_narrow:
+            line = self.raw[:count]
+            return StepLogits(line, line)
+        return StepLogits(self.raw[:count], self.wide[:count])
+
+
+@direct
 @triton.jit
 def _adjust_kernel(
-    logits,
+    raw,
+    wide,
     lanes,
     floats,
     ints,
@@ -55,16 +88,26 @@ def _adjust_kernel(
     vocab_size,
     token_stride,
     bias_stride,
+    NARROW: tl.constexpr,
     WINDOW: tl.constexpr,
     BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Program (lane): penalties on the distinct tokens of the window, then the biases."""
+    """Program (lane): widening, penalties on the distinct tokens of the window, the biases."""
     wait_for_inputs()
     lane = tl.program_id(0).to(tl.int64)
     row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
     size = min(tl.load(ints + row * 5 + 1), position + 1)
     num_biases = tl.load(ints + row * 5 + 2)
-    line = logits + lane * vocab_size
+    line = wide + lane * vocab_size
+    if NARROW and (size > 0) | (num_biases > 0):
+        source = raw + lane * vocab_size
+        for first in range(0, vocab_size, BLOCK):
+            index = first + tl.arange(0, BLOCK)
+            inside = index < vocab_size
+            x = tl.load(source + index, mask=inside, other=0.0)
+            tl.store(line + index, x.to(tl.float32), mask=inside)
+        tl.debug_barrier()
     if size > 0:
         repetition = tl.load(floats + row * 6 + 3)
         frequency, presence = tl.load(floats + row * 6 + 4), tl.load(floats + row * 6 + 5)
@@ -94,8 +137,11 @@ def _adjust_kernel(
         tl.store(line + token, tl.load(line + token, mask=mask, other=0.0) + value, mask=mask)
 
 
+@direct
 @triton.jit
-def _mask_kernel(logits, lines, words, vocab_size, num_words, PART: tl.constexpr):
+def _mask_kernel(
+    raw, wide, lines, words, vocab_size, num_words, NARROW: tl.constexpr, PART: tl.constexpr
+):
     """Program (part, mask): -inf for the tokens of a line that its mask forbids."""
     wait_for_inputs()
     part, mask = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -104,16 +150,25 @@ def _mask_kernel(logits, lines, words, vocab_size, num_words, PART: tl.constexpr
     inside = index < vocab_size
     word = tl.load(words + mask * num_words + index // 32, mask=inside, other=-1)
     is_forbidden = ((word >> (index % 32)) & 1) == 0
-    tl.store(logits + line * vocab_size + index, float("-inf"), mask=inside & is_forbidden)
+    tl.store(raw + line * vocab_size + index, float("-inf"), mask=inside & is_forbidden)
+    if NARROW:
+        # Where the line is not in use it holds nothing, and this neither.
+        tl.store(wide + line * vocab_size + index, float("-inf"), mask=inside & is_forbidden)
 
 
+@direct
 @triton.jit
-def _best_kernel(logits, values, indices, vocab_size, PART: tl.constexpr):
+def _best_kernel(
+    raw, wide, lanes, ints, values, indices, vocab_size, NARROW: tl.constexpr, PART: tl.constexpr
+):
     """Program (part, lane): largest logit of a part and its first place; +inf for not a number."""
     wait_for_inputs()
     part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     index = part * PART + tl.arange(0, PART)
-    x = tl.load(logits + lane * vocab_size + index, mask=index < vocab_size, other=float("-inf"))
+    is_changed = False
+    if NARROW:
+        is_changed = is_changed_line(ints, tl.load(lanes + lane * 4))
+    x = load_logits(raw, wide, lane * vocab_size + index, index < vocab_size, is_changed, NARROW)
     best = tl.max(x, 0)
     place = tl.min(tl.where(x == best, index, _EMPTY), 0)
     is_broken = tl.max((x != x).to(tl.int32), 0) > 0
@@ -122,118 +177,11 @@ def _best_kernel(logits, values, indices, vocab_size, PART: tl.constexpr):
     tl.store(indices + out, place)
 
 
-@triton.jit
-def _order_key(x):
-    """float32 → uint32 in the same order; both zeros are one."""
-    bits = (x + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(bits >> 31 != 0, bits ^ 0xFFFFFFFF, bits | 0x80000000)
-
-
-@triton.jit
-def _weights(x, top, temperature, logit_floor, min_p):
-    """Unnormalised probabilities with top-k and min-p cut; the likeliest has 1."""
-    weight = tl.exp((x - top) / temperature)
-    return tl.where((_order_key(x) >= logit_floor) & (weight >= min_p), weight, 0.0)
-
-
-@triton.jit
-def _search_floor(
-    line, vocab_size, top, temperature, logit_floor, min_p, needed, BY_MASS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The largest key at or above which lie `needed` elements, or so much of their weight.
-
-    Four bits a round: sixteen candidates are weighed in one pass over the row.
-    """
-    floor = tl.full((), 0, tl.uint32)
-    digits = tl.arange(0, 16)
-    for step in tl.static_range(8):
-        shift = 28 - 4 * step
-        candidates = floor + (digits.to(tl.uint32) << shift)
-        mass = tl.zeros((16,), tl.float64)
-        for first in range(0, vocab_size, BLOCK):
-            index = first + tl.arange(0, BLOCK)
-            inside = index < vocab_size
-            x = tl.load(line + index, mask=inside, other=float("-inf"))
-            if BY_MASS:
-                weight = _weights(x, top, temperature, logit_floor, min_p)
-                key = weight.to(tl.uint32, bitcast=True)
-            else:
-                weight = inside.to(tl.float32)
-                key = _order_key(x)
-            counted = tl.where(key[None, :] >= candidates[:, None], weight[None, :], 0.0)
-            mass += tl.sum(counted, 1).to(tl.float64)
-        digit = tl.max(tl.where(mass >= needed, digits, 0), 0)
-        floor += digit.to(tl.uint32) << shift
-    return floor
-
-
-@triton.jit
-def _uniform(low, high, index):
-    """`sampling.rng.uniform`: Philox 4x32-10 of (seed, output index), 53 bits."""
-    a, b = index.to(tl.uint32, bitcast=True), tl.full((), 0, tl.uint32)
-    c, d = b, b
-    left, right = low.to(tl.uint32, bitcast=True), high.to(tl.uint32, bitcast=True)
-    for _ in tl.static_range(10):
-        first = a.to(tl.uint64) * 0xD2511F53
-        second = c.to(tl.uint64) * 0xCD9E8D57
-        a = (second >> 32).to(tl.uint32) ^ b ^ left
-        c = (first >> 32).to(tl.uint32) ^ d ^ right
-        b, d = second.to(tl.uint32), first.to(tl.uint32)
-        left, right = left + 0x9E3779B9, right + 0xBB67AE85
-    bits = (a.to(tl.uint64) << 32 | b.to(tl.uint64)) >> 11
-    return bits.to(tl.float64) * 1.1102230246251565e-16
-
-
-@triton.jit
-def _draw(line, vocab_size, top, row, output_index, floats, ints, BLOCK: tl.constexpr):
-    """A token of the row's distribution, or -1 where there is none."""
-    temperature, min_p = tl.load(floats + row * 6), tl.load(floats + row * 6 + 2)
-    top_p, top_k = tl.load(floats + row * 6 + 1), tl.load(ints + row * 5)
-    logit_floor, weight_floor = tl.full((), 0, tl.uint32), tl.full((), 0, tl.uint32)
-    if (top_k > 0) & (top_k < vocab_size):
-        logit_floor = _search_floor(
-            line, vocab_size, top, temperature, logit_floor, min_p, top_k.to(tl.float64),
-            BY_MASS=False, BLOCK=BLOCK,
-        )  # fmt: skip
-    total = tl.full((), 0.0, tl.float64)
-    for first in range(0, vocab_size, BLOCK):
-        index = first + tl.arange(0, BLOCK)
-        x = tl.load(line + index, mask=index < vocab_size, other=float("-inf"))
-        total += tl.sum(_weights(x, top, temperature, logit_floor, min_p).to(tl.float64), 0)
-    if (top_p > 0) & (top_p < 1):
-        weight_floor = _search_floor(
-            line, vocab_size, top, temperature, logit_floor, min_p, total * top_p,
-            BY_MASS=True, BLOCK=BLOCK,
-        )  # fmt: skip
-        total = tl.full((), 0.0, tl.float64)
-        for first in range(0, vocab_size, BLOCK):
-            index = first + tl.arange(0, BLOCK)
-            x = tl.load(line + index, mask=index < vocab_size, other=float("-inf"))
-            weight = _weights(x, top, temperature, logit_floor, min_p)
-            weight = tl.where(weight.to(tl.uint32, bitcast=True) >= weight_floor, weight, 0.0)
-            total += tl.sum(weight.to(tl.float64), 0)
-    seed_low, seed_high = tl.load(ints + row * 5 + 3), tl.load(ints + row * 5 + 4)
-    target = total * _uniform(seed_low, seed_high, output_index)
-    passed = tl.full((), 0.0, tl.float64)
-    chosen, last = tl.full((), 2**31 - 1, tl.int32), tl.full((), -1, tl.int32)
-    for first in range(0, vocab_size, BLOCK):
-        index = first + tl.arange(0, BLOCK)
-        x = tl.load(line + index, mask=index < vocab_size, other=float("-inf"))
-        weight = _weights(x, top, temperature, logit_floor, min_p)
-        weight = tl.where(weight.to(tl.uint32, bitcast=True) >= weight_floor, weight, 0.0)
-        reached = passed + tl.cumsum(weight.to(tl.float64), 0)
-        hit = (reached > target) & (weight > 0)
-        chosen = min(chosen, tl.min(tl.where(hit, index, 2**31 - 1), 0))
-        last = max(last, tl.max(tl.where(weight > 0, index, -1), 0))
-        passed += tl.sum(weight.to(tl.float64), 0)
-    # Rounding may leave the sum short of the target; then it is the last token there is.
-    return tl.where(chosen < vocab_size, chosen, last)
-
-
+@direct
 @triton.jit
 def _choose_kernel(
-    logits,
+    raw,
+    wide,
     lanes,
     values,
     indices,
@@ -244,6 +192,7 @@ def _choose_kernel(
     vocab_size,
     num_parts,
     token_stride,
+    NARROW: tl.constexpr,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -261,8 +210,14 @@ def _choose_kernel(
     token = tl.where(is_finite, token, -1)
     if (tl.load(floats + row * 6) > 0) & is_finite:
         index = tl.load(lanes + lane * 4 + 3)
-        line = logits + lane * vocab_size
-        token = _draw(line, vocab_size, top, row, index, floats, ints, BLOCK)
+        is_changed = False
+        if NARROW:
+            is_changed = is_changed_line(ints, row)
+        line = lane * vocab_size
+        token = draw(
+            raw + line, wide + line, is_changed, vocab_size, top, row, index, floats, ints,
+            NARROW, BLOCK,
+        )  # fmt: skip
     tl.store(out + lane, token)
     # -1 marks a failed row; the host ends its sequence, and a step that was planned before that
     # must not read out of the vocabulary.
@@ -276,17 +231,22 @@ class DeviceSampler:
 
     params: RowParams
 
-    def sample(self, logits: torch.Tensor, lanes: torch.Tensor) -> torch.Tensor:
-        """`adjust`, then `choose`."""
-        self.adjust(logits, lanes)
-        return self.choose(logits, lanes)
+    def adjust(self, raw: torch.Tensor, lanes: torch.Tensor) -> StepLogits:
+        """Apply penalties and biases; `lanes` as in `choose`.
 
-    def adjust(self, logits: torch.Tensor, lanes: torch.Tensor) -> None:
-        """Apply penalties and biases to f32 [n, V]; `lanes` as in `choose`."""
+        Args:
+            raw: [n, V]; changed if it is float32.
+            lanes: whose.
+        """
         params = self.params
-        num_lanes, vocab_size = logits.shape
+        num_lanes, vocab_size = raw.shape
+        logits = StepLogits(
+            raw,
+            raw if raw.dtype == torch.float32 else raw.new_empty(raw.shape, dtype=torch.float32),
+        )
         _adjust_kernel[(num_lanes,)](
-            logits,
+            logits.raw,
+            logits.wide,
             lanes,
             params.floats,
             params.ints,
@@ -296,46 +256,52 @@ class DeviceSampler:
             vocab_size,
             params.tokens.stride(0),
             params.bias_ids.stride(0),
+            NARROW=logits.is_narrow,
             WINDOW=_WINDOW,
             BIAS=128,
+            BLOCK=_BLOCK,
             num_warps=4,
             **LAUNCH,
         )
+        return logits
 
-    def mask(self, logits: torch.Tensor, lines: torch.Tensor, words: torch.Tensor) -> None:
+    def mask(self, logits: StepLogits, lines: torch.Tensor, words: torch.Tensor) -> None:
         """Make the logits of forbidden tokens -inf; see `sampling.masks.TokenMasks`.
 
         Args:
-            logits: f32 [n, V]; changed.
+            logits: changed.
             lines: i32 [k]: which of them.
             words: i32 [k, W].
         """
-        vocab_size = logits.shape[1]
+        vocab_size = logits.raw.shape[1]
         _mask_kernel[(triton.cdiv(vocab_size, _PART), lines.shape[0])](
-            logits, lines, words, vocab_size, words.shape[1], PART=_PART, num_warps=8, **LAUNCH
-        )
+            logits.raw, logits.wide, lines, words, vocab_size, words.shape[1],
+            NARROW=logits.is_narrow, PART=_PART, num_warps=8, **LAUNCH,
+        )  # fmt: skip
 
-    def choose(self, logits: torch.Tensor, lanes: torch.Tensor) -> torch.Tensor:
+    def choose(self, logits: StepLogits, lanes: torch.Tensor) -> torch.Tensor:
         """Choose one token a lane and write it behind the lane's position.
 
         Args:
-            logits: f32 [n, V].
+            logits: as `adjust` left them.
             lanes: i32 [n, 4]: row, position of the last token, unused, output index.
 
         Returns:
             i32 [n]; -1 where the logits are not numbers.
         """
-        params = self.params
-        num_lanes, vocab_size = logits.shape
+        params, raw = self.params, logits.raw
+        num_lanes, vocab_size = raw.shape
         parts = triton.cdiv(vocab_size, _PART)
-        values = torch.empty(num_lanes, parts, dtype=torch.float32, device=logits.device)
-        indices = torch.empty(num_lanes, parts, dtype=torch.int32, device=logits.device)
+        values = torch.empty(num_lanes, parts, dtype=torch.float32, device=raw.device)
+        indices = torch.empty(num_lanes, parts, dtype=torch.int32, device=raw.device)
         _best_kernel[(parts, num_lanes)](
-            logits, values, indices, vocab_size, PART=_PART, num_warps=8, **LAUNCH
-        )
-        out = torch.empty(num_lanes, dtype=torch.int32, device=logits.device)
+            raw, logits.wide, lanes, params.ints, values, indices, vocab_size,
+            NARROW=logits.is_narrow, PART=_PART, num_warps=8, **LAUNCH,
+        )  # fmt: skip
+        out = torch.empty(num_lanes, dtype=torch.int32, device=raw.device)
         _choose_kernel[(num_lanes,)](
-            logits,
+            raw,
+            logits.wide,
             lanes,
             values,
             indices,
@@ -346,6 +312,7 @@ class DeviceSampler:
             vocab_size,
             parts,
             params.tokens.stride(0),
+            NARROW=logits.is_narrow,
             PARTS=power_of_two(parts),
             BLOCK=_BLOCK,
             num_warps=8,

@@ -36,19 +36,30 @@ def wide_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs a product: the interpreter takes them one by one."""
     from luce.engine.ops import select
     from luce.engine.ops.quant_matmul import QuantOps
-    from luce.engine.ops.triton import linear, moe, moe_quant, quant_linear
+    from luce.engine.ops.triton import (
+        linear,
+        moe,
+        moe_few,
+        moe_fuse,
+        moe_quant,
+        quant_linear,
+        quant_tilings,
+    )
     from luce.engine.ops.triton.quant_embedding import quant_lookup
 
     monkeypatch.setattr(linear, "_BLOCK_OUT", 256)
     monkeypatch.setattr(moe, "_BLOCK_OUT", 256)
     monkeypatch.setattr(moe_quant, "_VECTOR_ELEMENTS", 2048)
-    wide = quant_linear.QuantTilings(
-        vector={4: quant_linear.VectorTiling(128, 8, 4)},
-        tile={64: quant_linear.TileTiling(128, 4, 4, 2, 1)},
+    wide = quant_tilings.QuantTilings(
+        vector={4: quant_tilings.VectorTiling(128, 8, 4)},
+        tile={64: quant_tilings.TileTiling(128, 4, 4, 2, 1)},
         tile_tokens=(32, 32),
     )
     linears = partial(quant_linear.TritonQuantLinear, tilings=wide)
-    ops = QuantOps(linears, quant_lookup, moe_quant.QuantExperts)
+    # Fewer tokens than a prompt of the tests: both ways of a mixture are gone.
+    monkeypatch.setattr(moe_few, "MOST_TOKENS", 8)
+    monkeypatch.setattr(moe_fuse, "DEFAULT_TILING", moe_few.FewTiling(128, 256, 16, 2))
+    ops = QuantOps(linears, quant_lookup, moe_quant.QuantExperts, moe_fuse.few_tokens)
     monkeypatch.setattr(select, "_triton_quantised", lambda: ops)
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from luce.engine import assembly
+from luce.engine import assembly, device_executor
+from luce.engine.device_executor import _CapturedStep
+from luce.engine.device_inputs import StepShape, step_numbers
 from luce.engine.engine import Engine
+from luce.engine.ops.triton.sampling import StepLogits
 from luce.engine.options import EngineOptions
 from luce.kv.spec import blocks_for
 from luce.loaders.checkpoint import TensorSource
 from luce.loaders.opening import open_checkpoint
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
-from luce.sizing.steps import padded_sizes
+from luce.sizing.steps import GRAPH_BYTES, padded_sizes
 from luce.testing.tiny_models import tiny_llama, tiny_qwen3, tiny_qwen35, tiny_qwen35moe
 
 GREEDY = SamplingParams(max_tokens=50)
@@ -149,31 +154,55 @@ def test_typed_caches_give_the_ids_of_the_host(
     assert engine.resolved.kv_bytes == host.resolved.kv_bytes < load(path).resolved.kv_bytes / 2
 
 
+class Uncaptured:
+    """A "captured" step that is run as it is each time, and leaves its tokens where it should.
+
+    Attributes:
+        count: how often it was.
+    """
+
+    def __init__(self, work: Callable[[list[StepLogits]], torch.Tensor], vocab_size: int) -> None:
+        self._work = work
+        self.step = _CapturedStep(
+            self, torch.zeros(3, dtype=torch.int32), _logits(torch.empty(3, vocab_size))
+        )
+        self.count = 0
+
+    def replay(self) -> None:
+        left: list[StepLogits] = []
+        with torch.inference_mode():
+            self.step.token_ids.copy_(self._work(left))
+            self.step.logits.raw.copy_(left[0].raw)
+        self.count += 1
+
+
+def _logits(raw: torch.Tensor) -> StepLogits:
+    return StepLogits(raw, raw)
+
+
+def replaying(engine: Engine, shape: StepShape) -> tuple[Uncaptured, Uncaptured]:
+    """Have an engine's decode steps, and those with prompts in a shape, be replayed."""
+    executor, vocab_size = engine._executor, engine.resolved.vocab_size
+    assert executor is not None
+    numbers = torch.from_numpy(step_numbers((), shape, executor._resolved.block_tokens, 3))
+    decode = Uncaptured(partial(executor._decode, 3), vocab_size)
+    mixed = Uncaptured(partial(executor._mixed_work, numbers, shape), vocab_size)
+    executor._sizes = (3,)
+    executor._captured = {3: decode.step}
+    executor._mixed = {shape: (numbers, mixed.step)}
+    return decode, mixed
+
+
 @pytest.mark.slow
-def test_a_decode_step_of_padded_lanes(tmp_path: Path, on_device: None) -> None:
-    """What a graph captures, run as it is: padding changes neither ids nor real memory."""
+def test_replayed_steps_are_padded(tmp_path: Path, on_device: None) -> None:
+    """What graphs capture, run as it is: padding changes neither ids nor real memory."""
     path = tiny_llama(tmp_path)
     plain, padded = load(path), load(path)
-    executor = padded._executor
-    assert executor is not None
-
-    class Uncaptured:
-        def __init__(self, size: int) -> None:
-            self.size = size
-
-        def replay(self) -> None:
-            left: list[torch.Tensor] = []
-            with torch.inference_mode():
-                target.copy_(executor._decode(self.size, left))
-
-    target = torch.zeros(3, dtype=torch.int32)
-    unread = torch.empty(3, padded.resolved.vocab_size)
-    from luce.engine.device_executor import _CapturedStep
-
-    executor._sizes = (3,)
-    executor._captured = {3: _CapturedStep(Uncaptured(3), target, unread)}
-    expected = generate(plain, SAMPLED, 8, 2)
-    assert generate(padded, SAMPLED, 8, 2) == expected
+    decode, mixed = replaying(padded, StepShape(3, 3, 19, 19, 3))
+    expected = generate(plain, SAMPLED, 8, 3)
+    assert generate(padded, SAMPLED, 8, 3) == expected
+    # The first step has a part of a prompt alone, and samples nothing.
+    assert (decode.count, mixed.count) == (2, 4)
     real_blocks = [layer[1:] for layer in padded._runner.kv.layers]
     for mine, theirs in zip(real_blocks, plain._runner.kv.layers, strict=True):
         torch.testing.assert_close(mine, theirs[1:], rtol=1e-4, atol=1e-4)
@@ -188,6 +217,50 @@ def test_warm_up_leaves_no_trace(tmp_path: Path, on_device: None) -> None:
         warm._executor.warm_up(chunk=9)
     assert all(not layer[1:].any() for layer in warm._runner.kv.layers)
     assert generate(warm, GREEDY, 8, 1) == generate(fresh, GREEDY, 8, 1)
+
+
+def test_what_cannot_be_captured_is_left_out(
+    tmp_path: Path,
+    on_device: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor = load(tiny_llama(tmp_path))._executor
+    assert executor is not None
+    taken: list[int] = []
+
+    def work(numbers: torch.Tensor, shape: StepShape, left: list[object]) -> torch.Tensor:
+        left.append(None)
+        return numbers[-shape.sampled :]
+
+    def fail_later(work: Callable[[], torch.Tensor], pool: object) -> tuple[None, torch.Tensor]:
+        if len(taken) == 2:
+            raise RuntimeError("no room for a third")
+        taken.append(len(ids := work()))
+        return None, ids
+
+    monkeypatch.setattr(executor, "_mixed_work", work)
+    monkeypatch.setattr(device_executor, "capture", fail_later)
+    with caplog.at_level(logging.WARNING):
+        executor.capture_mixed(chunk=0)
+        assert executor._mixed == {}
+        executor.capture_mixed(chunk=200)
+        assert not caplog.records
+        assert [shape.tokens for shape in executor._mixed] == [200, 64]
+        assert executor.graph_bytes == 2 * GRAPH_BYTES
+        executor.capture_mixed(chunk=100)
+    assert len(executor._mixed) == 2
+    (record,) = caplog.records
+    assert record.reason == "no room for a third"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("family", [tiny_qwen35, tiny_qwen35moe])
+def test_models_that_account_for_tokens_have_no_padded_prompts(
+    tmp_path: Path, on_device: None, family: Callable[[Path], Path]
+) -> None:
+    executor = load(family(tmp_path))._executor
+    assert executor is not None
+    assert executor._mixed_shapes(512) == ()
 
 
 def test_padded_sizes() -> None:

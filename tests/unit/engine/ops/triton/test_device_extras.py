@@ -16,6 +16,7 @@ from luce.engine.device_executor import DeviceExecutor, _CapturedStep
 from luce.engine.extras import RowExtras, SampledTokens, StepExtras
 from luce.engine.hidden_taps import StepTap
 from luce.engine.inputs import InputBatch, build_inputs
+from luce.engine.ops.triton.sampling import StepLogits
 from luce.engine.options import EngineInfo
 from luce.engine.rows import RowState
 from luce.engine.runner import Runner
@@ -66,7 +67,7 @@ class Table(Runner):
     def __init__(self) -> None:
         super().__init__(None, None, None)  # type: ignore[arg-type]
 
-    def logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor:
+    def raw_logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor:
         assert tap is None
         table = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(5)) * 3
         last = (
@@ -104,12 +105,12 @@ class Replays:
         ids, logits = torch.zeros(2, dtype=torch.int32), torch.zeros(2, VOCAB)
         self._targets = [ids, logits]
         self.executor._sizes = (2,)
-        self.executor._captured = {2: _CapturedStep(self, ids, logits)}
+        self.executor._captured = {2: _CapturedStep(self, ids, StepLogits(logits, logits))}
 
     def replay(self) -> None:
-        left: list[torch.Tensor] = []
+        left: list[StepLogits] = []
         ids = self.executor._decode(2, left)
-        for target, value in zip(self._targets, (ids, left[0]), strict=True):
+        for target, value in zip(self._targets, (ids, left[0].raw), strict=True):
             target.copy_(value)
         self.count += 1
 

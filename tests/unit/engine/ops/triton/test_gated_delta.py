@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
-from luce.engine.ops.triton.gated_delta import gated_delta
+from luce.engine.ops.triton import gated_delta_step, probe
+from luce.engine.ops.triton.gated_delta import DeviceGatedDelta
 
 SHAPE = DeltaShape(2, 4, 16, 24, 4, is_tiled=False)
 POISON = 1e4
 BOUND = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def gated_delta(
+    projected: torch.Tensor,
+    shape: DeltaShape,
+    weights: DeltaWeights,
+    state: LayerState,
+    batch: StateBatch,
+) -> torch.Tensor:
+    """The operation, which leaves its counters as it found them."""
+    op = DeviceGatedDelta(5, projected.device)
+    found = op(projected, shape, weights, state, batch)
+    assert not op._one_token.arrivals.any()
+    return found
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -134,6 +150,39 @@ def check(
 @pytest.mark.parametrize("tiled", [False, True])
 def test_one_token_each(device: torch.device, dtype: torch.dtype, tiled: bool) -> None:
     check(replace(SHAPE, is_tiled=tiled), [1, 1, 1], device, dtype)
+
+
+def test_one_token_each_kernel_by_kernel(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where heads are too many or too large for one kernel, which is said."""
+    monkeypatch.setattr(gated_delta_step, "_MOST_STATE", 16 * 16)
+    check(SHAPE, [1, 1, 5], device)
+    assert "made for states of up to 256 numbers a head" in caplog.text
+
+
+def test_one_kernel_that_does_not_start_is_not_used(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probe, "INTERPRETED", False)
+    facts = "gated_delta_step", SHAPE, torch.float32
+    monkeypatch.setattr(probe, "_known", {facts: "no registers"})
+    check(SHAPE, [1, 1], device)
+    assert "states are advanced kernel by kernel: no registers" in caplog.text
+    monkeypatch.setattr(probe, "_known", {})
+    check(SHAPE, [1, 1], device)
+    assert probe._known == {facts: None}
+    # One that gives wrong results is left out, too.
+    monkeypatch.setattr(probe, "_known", {})
+    call = gated_delta_step.OneTokenKernel.__call__
+
+    def wrong(*args: Any) -> None:
+        call(*args)
+        args[4].recurrent.mul_(1.1)
+
+    monkeypatch.setattr(gated_delta_step.OneTokenKernel, "__call__", wrong)
+    check(SHAPE, [1, 1], device)
+    assert "a state advanced in one kernel is 1.0e-01 off" in caplog.text
 
 
 @pytest.mark.parametrize("lens", [[1, 2, 1, 67], [63], [64, 3], [130]])

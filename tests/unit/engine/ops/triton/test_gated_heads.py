@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.gated_heads import Placing
+from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
+from luce.engine.ops.triton import probe
 from luce.engine.ops.triton.gated_heads import DeviceGatedHeads
+from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -25,3 +29,36 @@ def test_split_and_gate(device: torch.device, dtype: torch.dtype, heads: HeadSha
     found = ours.gate(mixed, projected, heads)
     bound = 1e-6 if dtype == torch.float32 else 2e-3
     assert ((found.double() - expected).norm() / expected.norm()).item() < bound
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("heads", [HeadShape(6, 2, 20), HeadShape(4, 1, 64)])
+def test_split_and_place(
+    device: torch.device, heads: HeadShape, interleaved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one kernel the same bits as in two; gates stay where they are, nothing else is read."""
+    monkeypatch.setattr(probe, "INTERPRETED", False)
+    monkeypatch.setattr(probe, "_known", {})
+
+    def noise(*shape: int, seed: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+    tokens, dim, kv_heads = 5, heads.head_dim, heads.num_kv_heads
+    projected = noise(tokens, 2 * (heads.num_heads + kv_heads) * dim, seed=1)
+    norms = HeadNorms(noise(dim, seed=2), noise(dim, seed=3), 1e-6)
+    places = TokenPlaces(noise(tokens, 1, 4, 2, seed=4), torch.tensor([3, 9, 0, 7, 4]).to(device))
+    caches = [torch.full((3, 4, 2, kv_heads, dim), 7.0, device=device) for _ in range(2)]
+    ours, place_qkv = DeviceGatedHeads(), FusedPlaceQkv(interleaved)
+    given = projected.clone()
+    found = ours.place(given, Placing(heads, norms, places, caches[0]), place_qkv)
+    expected = ours.split(projected, heads)
+    place_qkv(expected, heads, norms, places, caches[1])
+    queries = heads.num_heads * dim
+    assert torch.equal(found[:, :queries], expected[:, :queries])
+    assert torch.equal(caches[0], caches[1])
+    assert torch.equal(given, projected)
+    assert list(probe._known.values()) == [None]
+    for key in probe._known:
+        probe._known[key] = "refused"
+    stepwise = ours.place(given, Placing(heads, norms, places, caches[0]), place_qkv)
+    assert torch.equal(stepwise, expected)

@@ -15,7 +15,7 @@ from luce.loaders.quants import dequantize
 from luce.testing.quant_blocks import random_blocks
 
 TILING = QuantMoeTiling(16, 128, 4)
-NUM_EXPERTS, SIZE, HIDDEN, CHOSEN = 5, 256, 256, 2
+NUM_EXPERTS, CHOSEN = 5, 2
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -41,21 +41,33 @@ def routing_of(tokens: int, device: torch.device) -> Routing:
     return Routing(torch.stack([first, second], 1).to(device), weights.to(device))
 
 
-@pytest.mark.parametrize("types", [("Q4_K", "Q6_K"), ("Q8_0", "Q4_0"), ("IQ4_XS", "Q2_K")])
+@pytest.mark.parametrize(
+    ("types", "sizes"),
+    [
+        (("Q4_K", "Q6_K"), (256, 256)),
+        (("Q8_0", "Q4_0"), (96, 160)),
+        (("IQ4_XS", "Q2_K"), (256, 256)),
+    ],
+)
 @pytest.mark.parametrize("tokens", [3, FEW_TOKENS + 12])
 def test_experts(
-    device: torch.device, types: tuple[str, str], tokens: int, monkeypatch: pytest.MonkeyPatch
+    device: torch.device,
+    types: tuple[str, str],
+    sizes: tuple[int, int],
+    tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    size, hidden = sizes
     # Few programs: the interpreter takes them one by one.
     monkeypatch.setattr(moe_quant, "_VECTOR_ELEMENTS", 1024)
-    gate_up, gate_up_values = made(types[0], 2 * SIZE, HIDDEN, device)
-    down, down_values = made(types[1], HIDDEN, SIZE, device)
+    gate_up, gate_up_values = made(types[0], 2 * size, hidden, device)
+    down, down_values = made(types[1], hidden, size, device)
     routing = routing_of(tokens, device)
-    x = noise(tokens, HIDDEN, seed=3)
+    x = noise(tokens, hidden, seed=3)
     x /= (gate_up_values.float() @ x.T).std()
     experts = QuantExperts(gate_up, down, NUM_EXPERTS, silu_and_mul, (TILING, TILING))
     found = experts(x.to(device), routing).cpu()
-    expected = torch.zeros(tokens, HIDDEN, dtype=torch.float64)
+    expected = torch.zeros(tokens, hidden, dtype=torch.float64)
     for token in range(tokens):
         chosen = zip(routing.experts[token].tolist(), routing.weights[token].tolist(), strict=True)
         for expert, weight in chosen:

@@ -129,6 +129,16 @@ def test_a_row_does_not_depend_on_its_neighbours(
     assert torch.equal(run(case), together), "how many programs share a row must not matter"
 
 
+def test_the_order_in_which_rows_begin_does_not_matter(device: torch.device) -> None:
+    case = make_case(WIDE, [(1, 20), (1, 600), (1, 300)], torch.float32, device)
+    tensors = tensors_of(case.batch, device)
+    lanes = torch.tensor([1, 2, 0], dtype=torch.int32, device=device)
+    order = torch.stack([lanes, tensors.rows[lanes], tensors.context_lens[lanes]])
+    batch = AttentionBatch((), (), (), 16, replace(tensors, order=order))
+    found = TritonAttention(WIDE, 3, MAX_CTX, device).prepare(batch)(case.qkv, case.cache)
+    assert torch.equal(found, run(case))
+
+
 def test_a_chunk_does_not_depend_on_the_cut(device: torch.device) -> None:
     case = make_case(WIDE, [(200, 200)], torch.float32, device)
     whole = run(case)

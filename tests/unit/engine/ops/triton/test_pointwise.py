@@ -145,4 +145,16 @@ def test_begin_decode(device: torch.device) -> None:
     assert begun.rows.tolist() == [2, 0]
     assert begun.positions.tolist() == [9, 3]
     assert begun.context_lens.tolist() == [10, 4]
+    assert begun.order.tolist() == [[0, 1], [2, 0], [10, 4]]
     assert tables.tolist() == [[4, 0, 0, 0, 0], [0] * 5, [0, 0, 7, 0, 0]]
+
+
+def test_lanes_are_ordered_by_their_contexts(device: torch.device) -> None:
+    positions = [7, 0, 19, 7, 0, 12, *([3] * 260)]
+    rows = list(range(len(positions)))
+    lanes = torch.tensor([[row, at, 1, 0] for row, at in zip(rows, positions, strict=True)])
+    tokens = torch.zeros(len(rows), 20, dtype=torch.int32, device=device)
+    tables = torch.zeros(len(rows), 5, dtype=torch.int32, device=device)
+    found = begin_decode(lanes.int().to(device), tokens, tables, 4).order.tolist()
+    expected = sorted(rows, key=lambda row: -positions[row])
+    assert found == [expected, expected, [positions[row] + 1 for row in expected]]

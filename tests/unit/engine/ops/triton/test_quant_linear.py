@@ -7,15 +7,21 @@ import dataclasses
 import pytest
 import torch
 
+from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.ref.projection import StepwiseGatedProduct, StepwiseProduct
 from luce.engine.ops.ref.quant_matmul import lookup as reference_lookup
+from luce.engine.ops.triton import probe, quant_linear
+from luce.engine.ops.triton.gated_mlp import silu_and_mul
+from luce.engine.ops.triton.projection import FusedProduct
 from luce.engine.ops.triton.quant_embedding import quant_lookup
-from luce.engine.ops.triton.quant_linear import (
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.engine.ops.triton.quant_tilings import (
     DEFAULT_TILINGS,
     QuantTilings,
     TileTiling,
-    TritonQuantLinear,
     VectorTiling,
 )
+from luce.engine.ops.triton.rms_norm import rms_norm
 from luce.engine.quant_planes import QuantPlanes, repack
 from luce.loaders.quant_formats import QUANT_FORMATS
 from luce.loaders.quants import dequantize
@@ -74,6 +80,56 @@ def test_parts_bias_and_residual(device: torch.device, rows: int) -> None:
     assert error(found, expected + residual) < 1e-4
     assert linear.nbytes == first.nbytes + second.nbytes + bias.nbytes
     assert not linear.holds(kept)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_norm_that_leaves_the_words(
+    device: torch.device, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As norm and product apart; formats with a table want another order."""
+    monkeypatch.setattr(probe, "INTERPRETED", False)
+    monkeypatch.setattr(probe, "_known", {})
+    parts = [made("Q4_K", 40, 768, device)[0], made("IQ4_XS", 24, 768, device)[0]]
+    linear = TritonQuantLinear(parts, None, SMALL)
+    norm = NormWeight(noise(768, seed=4).to(device), 1e-5)
+    x = (3 * noise(rows, 2 * 768)).to(device)[:, :768]
+    stepwise = StepwiseProduct(rms_norm)
+    expected = stepwise(x, norm, linear)
+    found = FusedProduct(stepwise, gated=False)(x, norm, linear)
+    # On a GPU the two norms add their squares in different orders.
+    assert error(found, expected.cpu().double()) < (1e-5 if device.type == "cuda" else 1e-12)
+    gated = StepwiseGatedProduct(rms_norm, silu_and_mul)
+    assert torch.equal(FusedProduct(gated, gated=True)(x, norm, linear), silu_and_mul(found))
+    assert list(probe._known.values()) == [None]
+    assert linear.normed(x.repeat(TILE, 1), norm) is None
+
+
+def test_a_norm_that_does_not_start_is_left_out(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("PassManager::run failed")
+
+    monkeypatch.setattr(probe, "INTERPRETED", False)
+    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(quant_linear, "norm_and_quantise", refuse)
+    linear = TritonQuantLinear([made("Q8_0", 16, 64, device)[0]], None, SMALL)
+    norm, x = NormWeight(noise(64).to(device), 1e-5), noise(1, 64, seed=1).to(device)
+    stepwise = StepwiseProduct(rms_norm)
+    found = FusedProduct(stepwise, gated=False)(x, norm, linear)
+    assert torch.equal(found, stepwise(x, norm, linear))
+    assert "a faster way is left out, a kernel does not compile" in caplog.text
+
+
+def test_wide_tilings_of_small_matrices(device: torch.device) -> None:
+    planes, values = made("Q4_K", 24, 1024, device)
+    x = noise(1, 1024)
+    wide = dataclasses.replace(SMALL, wide_rows=24)
+    found = TritonQuantLinear([planes], None, wide)(x.to(device))
+    assert error(found, x.double() @ values.double().T) < 1e-4
+    # A large matrix, whose programs would quantise the one row many times over: the same words.
+    large = TritonQuantLinear([planes], None, dataclasses.replace(wide, quantise_rows=24))
+    assert torch.equal(large(x.to(device)), found)
 
 
 def test_columns_shared_out_give_the_same(device: torch.device) -> None:

@@ -81,35 +81,39 @@ class Pair:
             [[each.row, len(each.history) - 1 + step, 0, step] for each in self.starts],
             dtype=torch.int32,
         ).to(self.rows.device)
-        mine = logits.clone().to(self.rows.device)
-        self.kernels.adjust(mine, lanes)
+        device = self.rows.device
+        mine = self.kernels.adjust(logits.clone().to(device), lanes)
+        assert mine.is_narrow == (logits.dtype != torch.float32)
         if masks is not None:
-            lines = torch.tensor(masks.lines, dtype=torch.int32, device=mine.device)
-            self.kernels.mask(mine, lines, torch.from_numpy(masks.words).to(mine.device))
+            lines = torch.tensor(masks.lines, dtype=torch.int32, device=device)
+            self.kernels.mask(mine, lines, torch.from_numpy(masks.words).to(device))
         found = self.kernels.choose(mine, lanes).tolist()
-        expected = self.reference.sample(logits.clone(), rows, [step] * len(rows), masks).tolist()
+        wide = logits.float().clone()
+        expected = self.reference.sample(wide, rows, [step] * len(rows), masks).tolist()
         return found, expected
 
 
-def test_every_parameter_equals_the_reference(device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_parameter_equals_the_reference(device: torch.device, dtype: torch.dtype) -> None:
     starts = [start_of(row, params, 90 + row) for row, params in enumerate(PARAMS.values())]
     pair = Pair(device, starts)
     drawn = set()
     for step in range(2):
-        found, expected = pair.sample(logits_of(len(starts), step), step)
+        found, expected = pair.sample(logits_of(len(starts), step).to(dtype), step)
         assert dict(zip(PARAMS, found, strict=True)) == dict(zip(PARAMS, expected, strict=True))
         drawn |= set(found)
     assert len(drawn) > len(PARAMS)
 
 
-def test_masks_equal_the_reference(device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_equal_the_reference(device: torch.device, dtype: torch.dtype) -> None:
     starts = [start_of(row, params, 40) for row, params in enumerate(PARAMS.values())]
     pair = Pair(device, starts)
     words = np.random.default_rng(1).integers(-(2**31), 2**31, (4, mask_words(VOCAB)), np.int32)
     words[1] = 0
     set_bits(words[1], (VOCAB - 1,), allowed=True)
     masks = TokenMasks((0, 3, 6, len(starts) - 1), words)
-    logits = logits_of(len(starts), 5)
+    logits = logits_of(len(starts), 5).to(dtype)
     found, expected = pair.sample(logits, 0, masks)
     assert dict(zip(PARAMS, found, strict=True)) == dict(zip(PARAMS, expected, strict=True))
     assert found[3] == VOCAB - 1

@@ -1,0 +1,55 @@
+"""Which steps with prompts are captured, and when one is worth replaying.
+
+Kernel by kernel, such a step costs the host 30 to 60 us a kernel (`docs/lab/gpu.md`): more than
+it takes the device for small models, and for short prompts of any. Padding costs the device, so
+there are two kinds: full chunks, and short prompts, where weights are read and little else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from luce.engine.device_inputs import StepShape
+
+_SHORT_TOKENS = 64
+_SHORT_LANES = (16, 64)
+_MOST_TOKENS = 4096
+"""A longer chunk takes any device longer than its launches take the host."""
+_LEAST_CHUNKS = 8
+_CHUNK_TOKENS = 256
+"""Prompts shorter than that, on average, do not all get into a full chunk: attention starts
+programs for each prompt as if it were the whole chunk, and most of them leave at once."""
+_FREE_LINES = 128
+"""So many tokens are computed in about the time of one: weights are read, at whatever padding."""
+_MOST_PADDING = 1.25
+"""Tokens of a replay over those that were asked for, beyond that."""
+
+
+def mixed_shapes(max_rows: int, chunk: int) -> tuple[StepShape, ...]:
+    """Shapes of captured steps with prompts, the smallest first.
+
+    Args:
+        max_rows: rows.
+        chunk: most prompt tokens of a step.
+    """
+    short = min(chunk, _SHORT_TOKENS)
+    lanes = sorted({min(each, max_rows) for each in (*_SHORT_LANES, max_rows)})
+    shapes = [_shape(max_rows, each, short) for each in lanes]
+    if short < chunk <= _MOST_TOKENS:
+        shapes += [_shape(max_rows, each, chunk) for each in lanes[-2:]]
+    return tuple(shapes)
+
+
+def fitting(shapes: Iterable[StepShape], wanted: StepShape) -> StepShape | None:
+    """The smallest shape with room for a step, if it is not much larger than the step."""
+    held = [shape for shape in shapes if shape.holds(wanted)]
+    if not held:
+        return None
+    best = min(held, key=lambda shape: shape.lines)
+    most = max(_FREE_LINES, _MOST_PADDING * wanted.lines)
+    return best if best.lines <= most else None
+
+
+def _shape(max_rows: int, lanes: int, tokens: int) -> StepShape:
+    chunks = min(max_rows, max(_LEAST_CHUNKS, tokens // _CHUNK_TOKENS))
+    return StepShape(lanes, chunks, tokens, tokens, min(max_rows, lanes + chunks))

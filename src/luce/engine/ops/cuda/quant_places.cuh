@@ -1,0 +1,56 @@
+// Where each thread works, and what it has of a unit.
+
+typedef float Totals[ROW_TILES][TOKEN_TILES][4];
+
+__device__ __forceinline__ void add_scaled(float (&into)[4], const float (&c)[4], float above,
+                                           float below) {
+    into[0] = fmaf(above, c[0], into[0]);
+    into[1] = fmaf(above, c[1], into[1]);
+    into[2] = fmaf(below, c[2], into[2]);
+    into[3] = fmaf(below, c[3], into[3]);
+}
+
+// One thread's place: its rows are row + 16 tile and 8 more, its tokens token + 8 tile.
+struct Place {
+    int quad, t, row, token;
+    int x[KEYS];       // where it reads pieces of a token that is `quad` among eight
+    int codes[GROUPS]; // and its words of a row that is
+
+    __device__ __forceinline__ Place() {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        quad = lane / 4;
+        t = lane % 4;
+        row = warp % ROW_WARPS * ROW_TILES * 16 + quad;
+        token = warp / ROW_WARPS * TOKEN_TILES * 8;
+#pragma unroll
+        for (int i = 0; i < KEYS; ++i)
+            x[i] = X_AT + quad * X_LINE + swizzled(quad, i * PIECE) + t * (PIECE / 4);
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+            codes[group] = CODES_AT + row * CODE_BYTES + swizzled_code(quad, group * 16) +
+                           (HAS_TWO_SCALES ? t / 2 : t) * 4;
+    }
+
+    // x of a group that meets `Codes`, in their order, for eight tokens from `token` on.
+    __device__ __forceinline__ uint4 vector(const char *stage, int token, int group) const {
+        const char *line = stage + token * X_LINE + group * 64 / 128 * 128;
+        if (!HAS_TWO_SCALES)
+            return *(const uint4 *)(line + (group % 2 ? x[1] : x[0]));
+        uint2 first = *(const uint2 *)(line + x[group * 2 % KEYS]);
+        uint2 second = *(const uint2 *)(line + x[(group * 2 + 1) % KEYS]);
+        return make_uint4(first.x, first.y, second.x, second.y);
+    }
+};
+
+// A group's codes of all rows of a thread.
+__device__ __forceinline__ void load_codes(const Constants &one, const char *stage,
+                                           const Place &at, int group,
+                                           Codes (&codes)[ROW_TILES][2]) {
+#pragma unroll
+    for (int tile = 0; tile < ROW_TILES; ++tile)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            codes[tile][half].load(
+                one, stage + at.codes[group] + (tile * 16 + half * 8) * CODE_BYTES,
+                stage + HIGH_AT + (at.row + tile * 16 + half * 8) * HIGH_BYTES + group * 4, at.t);
+}

@@ -1,0 +1,195 @@
+// Stages of shared memory that quant_stream.cu multiplies from, and what fills them.
+
+#define SPAN 128
+#define GROUPS 4
+#define SPANS_OF_BLOCK 2
+#define TOKENS (TOKEN_WARPS * TOKEN_TILES * 8)
+#define ROWS (ROW_WARPS * ROW_TILES * 16)
+#define WARPS (ROW_WARPS * TOKEN_WARPS)
+#define THREADS (WARPS * 32)
+
+// Of a stage, in bytes.
+#define CODE_BYTES 64
+#define HIGH_BYTES 16
+#define X_LINE (SPAN * 2)
+#define CODES_AT 0
+#define HIGH_AT (CODE_PARTS * ROWS * CODE_BYTES)
+#define SCALES_AT (HIGH_AT + HIGH_PARTS * ROWS * HIGH_BYTES)
+#define BLOCKS_AT (SCALES_AT + ROWS * SCALE_BYTES)
+#define X_AT (BLOCKS_AT + (BLOCK_BYTES ? ROWS * 4 : 0))
+#define STAGE_BYTES (X_AT + TOKENS * X_LINE)
+// After the ring: two turns' x as products of four warps want it, of its sums, and a flag.
+#define ARRANGED_AT (STAGES * STAGE_BYTES)
+#define ARRANGED_BYTES (TOGETHER * TOKENS * X_LINE)
+#define SUMS_AT (ARRANGED_AT + 2 * ARRANGED_BYTES)
+#define SUM_BYTES (HAS_OFFSET * TOKENS * GROUPS * 4)
+#define FLAG_AT (SUMS_AT + 2 * SUM_BYTES)
+
+#define LOOKS_AHEAD (HAS_OFFSET || TOGETHER)
+#define PARTS (ROW_TILES * TOKEN_TILES)
+#define HAS_TWO_SCALES (SCALE == SCALE_SIXTEEN)
+
+// What a warp reads at once of a token: the part of a line that has a scale of its own. Within 128
+// bytes parts change places from token to token, so that those of one read have banks of their own.
+#define KEYS (HAS_TWO_SCALES ? 4 : 2)
+#define PIECE (128 / KEYS)
+
+struct Problem {
+    const u16 *x;
+    u16 *y;
+    const u16 *residual, *bias;
+    const char *codes, *high, *scales, *blocks;
+    float4 *partials;
+    int *arrived;
+    int num_tokens, num_rows, num_spans, x_stride, y_stride, has_bias, has_residual;
+};
+
+// Where a byte of a token's line lies.
+__device__ __forceinline__ int swizzled(int token, int byte) {
+    return byte ^ token % KEYS * PIECE;
+}
+
+// Where a byte of a row's codes lies: a warp reads one group of eight rows at once.
+__device__ __forceinline__ int swizzled_code(int row, int byte) {
+    return byte ^ row / 2 % 4 * 16;
+}
+
+// Copies BYTES of each row of a plane for every unit. `from` is a unit behind.
+template <int BYTES> struct PlaneFeed {
+    static const int CHUNK = BYTES < 16 ? BYTES : 16, CHUNKS = BYTES / CHUNK;
+    static const int COUNT = ROWS * CHUNKS, EACH = (COUNT + THREADS - 1) / THREADS;
+    const char *from[EACH];
+
+    __device__ __forceinline__ void start(const char *plane, i64 row_bytes, int first_row,
+                                          int num_rows, int span) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            int index = threadIdx.x + i * THREADS;
+            int row = min(first_row + index / CHUNKS, num_rows - 1);
+            from[i] = plane + row * row_bytes + (span - 1) * BYTES + index % CHUNKS * CHUNK;
+        }
+    }
+
+    __device__ __forceinline__ void copy(char *to) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            int index = threadIdx.x + i * THREADS, row = index / CHUNKS;
+            int place = index % CHUNKS * CHUNK;
+            from[i] += BYTES;
+            if (COUNT % THREADS == 0 || index < COUNT)
+                copy_async<CHUNK>(
+                    to + row * BYTES + (BYTES == CODE_BYTES ? swizzled_code(row, place) : place),
+                    from[i], CHUNK);
+        }
+    }
+};
+
+// Copies a span of x for every unit. `from` is a unit behind.
+struct VectorFeed {
+    static const int CHUNKS = X_LINE / 16, COUNT = TOKENS * CHUNKS;
+    static const int EACH = (COUNT + THREADS - 1) / THREADS;
+    int span;
+    const char *from[EACH];
+
+    __device__ __forceinline__ VectorFeed(const Problem &p, int first_span) : span(first_span) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            int index = threadIdx.x + i * THREADS, token = index / CHUNKS;
+            i64 line = (i64)min(token, p.num_tokens - 1) * p.x_stride * 2;
+            from[i] = (const char *)p.x + line + (span - 1) * X_LINE + index % CHUNKS * 16;
+        }
+    }
+
+    __device__ __forceinline__ void copy(const Problem &p, char *stage) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            int index = threadIdx.x + i * THREADS, token = index / CHUNKS;
+            int place = token * X_LINE + swizzled(token, index % CHUNKS * 16);
+            from[i] += X_LINE;
+            if (COUNT % THREADS == 0 || index < COUNT)
+                copy_async<16>(stage + X_AT + place, from[i], token < p.num_tokens ? 16 : 0);
+        }
+        if (++span == p.num_spans) {
+            span = 0;
+#pragma unroll
+            for (int i = 0; i < EACH; ++i)
+                from[i] -= p.num_spans * X_LINE;
+        }
+    }
+};
+
+// Copies d, and dmin, of the blocks of 256 columns.
+struct BlockFeed {
+    static const int EACH = (ROWS + THREADS - 1) / THREADS;
+    i64 first[EACH]; // of the row's blocks
+
+    __device__ __forceinline__ void start(const Problem &p, int first_row) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            int row = min(first_row + (int)threadIdx.x + i * THREADS, p.num_rows - 1);
+            first[i] = (i64)row * (p.num_spans / SPANS_OF_BLOCK);
+        }
+    }
+
+    __device__ __forceinline__ void copy(const Problem &p, char *to, int span) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            int index = threadIdx.x + i * THREADS, there = 4;
+            i64 block = first[i] + span / SPANS_OF_BLOCK;
+            if (BLOCK_BYTES == 2) {
+                // Four bytes are the least that can be copied: a block's neighbour comes along.
+                block &= ~1ll;
+                there = block + 1 < (i64)p.num_rows * (p.num_spans / SPANS_OF_BLOCK) ? 4 : 2;
+            }
+            if (ROWS % THREADS == 0 || index < ROWS)
+                copy_async<4>(to + index * 4, p.blocks + block * BLOCK_BYTES, there);
+        }
+    }
+};
+
+// Copies what a unit needs of the matrix.
+struct MatrixFeed {
+    int row_block, span;
+    PlaneFeed<CODE_BYTES> codes[CODE_PARTS];
+    PlaneFeed<HIGH_BYTES> high[HIGH_PARTS ? HIGH_PARTS : 1];
+    PlaneFeed<SCALE_BYTES> scales;
+    BlockFeed blocks;
+
+    __device__ __forceinline__ MatrixFeed(const Problem &p, int unit)
+        : row_block(unit / p.num_spans), span(unit % p.num_spans) {
+        start(p);
+    }
+
+    __device__ __forceinline__ void start(const Problem &p) {
+        const int first = row_block * ROWS, rows = p.num_rows;
+        const i64 code_half = (i64)p.num_spans * CODE_BYTES;
+        const i64 high_half = (i64)p.num_spans * HIGH_BYTES;
+#pragma unroll
+        for (int part = 0; part < CODE_PARTS; ++part)
+            codes[part].start(p.codes + part * code_half, CODE_PARTS * code_half, first, rows,
+                              span);
+#pragma unroll
+        for (int part = 0; part < HIGH_PARTS; ++part)
+            high[part].start(p.high + part * high_half, HIGH_PARTS * high_half, first, rows, span);
+        scales.start(p.scales, (i64)p.num_spans * SCALE_BYTES, first, rows, span);
+        if (BLOCK_BYTES)
+            blocks.start(p, first);
+    }
+
+    __device__ __forceinline__ void copy(const Problem &p, char *stage) {
+#pragma unroll
+        for (int part = 0; part < CODE_PARTS; ++part)
+            codes[part].copy(stage + CODES_AT + part * ROWS * CODE_BYTES);
+#pragma unroll
+        for (int part = 0; part < HIGH_PARTS; ++part)
+            high[part].copy(stage + HIGH_AT + part * ROWS * HIGH_BYTES);
+        scales.copy(stage + SCALES_AT);
+        if (BLOCK_BYTES)
+            blocks.copy(p, stage + BLOCKS_AT, span);
+        if (++span == p.num_spans) {
+            span = 0;
+            ++row_block;
+            start(p);
+        }
+    }
+};

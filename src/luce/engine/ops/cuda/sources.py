@@ -1,0 +1,43 @@
+"""Kernels of CUDA C++: their text with its constants, and compiled.
+
+A text is several files of this folder one after another. They say nothing of the processor's own
+instructions: those are in `primitives.cuh`, which goes first where a GPU shall run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from luce.engine.device import compile_kernel
+from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
+
+_FOLDER = Path(__file__).parent
+PRIMITIVES = "primitives.cuh"
+
+
+def kernel_text(files: Sequence[str], constants: Mapping[str, int]) -> str:
+    """Files of this folder after the definitions they want."""
+    head = "".join(f"#define {name} {value}\n" for name, value in constants.items())
+    return head + "".join((_FOLDER / name).read_text(encoding="utf-8") for name in files)
+
+
+def compiled_kernel(
+    name: str,
+    files: Sequence[str],
+    constants: Mapping[str, int],
+    launch: KernelLaunch = PLAIN_LAUNCH,
+) -> DeviceKernel:
+    """The `extern "C"` kernel `name` of such a text, for the current device.
+
+    Args:
+        name: of the kernel.
+        files: with it.
+        constants: what they want defined.
+        launch: how it is launched.
+
+    Raises:
+        RuntimeError: the compiler or the device does not take it.
+        AttributeError: this PyTorch cannot launch it so.
+    """
+    return compile_kernel(kernel_text([PRIMITIVES, *files], constants), name, launch)

@@ -1,0 +1,173 @@
+"""One token of a gated DeltaNet layer in one kernel: convolution, recurrence, norm and gate.
+
+A program has a value head's whole state. Value heads that share a key head convolve its channels
+each for itself; the last of them to have read the convolution's old inputs moves those on.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState
+from luce.engine.ops.triton.causal_conv import KEY_EPS
+from luce.engine.ops.triton.gated_delta_chunk import gate_of, key_head, log_decay
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+
+MOST_KEY_HEADS = 128
+_MOST_STATE = 128 * 128
+_THREAD_ELEMENTS = 64
+"""Of a state; with 128 registers a thread nothing spills, and two programs share a processor."""
+
+
+@triton.jit
+def _old_inputs(line, channels, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    """The convolution's last inputs, oldest first."""
+    old = ()
+    for tap in tl.static_range(WIDTH - 1):
+        value = tl.load(line + tap * C + channels, mask=inside, other=0.0)
+        old = old + (value,)  # type: ignore[assignment]  # noqa: RUF005
+    return old
+
+
+@triton.jit
+def _convolved(old, newest, taps, channels, inside, WIDTH: tl.constexpr):
+    """silu of the convolution, in float32."""
+    factor = tl.load(taps + channels * WIDTH + (WIDTH - 1), mask=inside, other=0.0)
+    total = newest.to(tl.float32) * factor.to(tl.float32)
+    for tap in tl.static_range(WIDTH - 1):
+        factor = tl.load(taps + channels * WIDTH + tap, mask=inside, other=0.0)
+        total += old[tap].to(tl.float32) * factor.to(tl.float32)
+    return total * sigmoid(total)
+
+
+@triton.jit
+def _move_on(line, old, newest, channels, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the inputs that the next token will find."""
+    for tap in tl.static_range(1, WIDTH - 1):
+        tl.store(line + (tap - 1) * C + channels, old[tap], mask=inside)
+    if WIDTH > 1:
+        tl.store(line + (WIDTH - 2) * C + channels, newest, mask=inside)
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows"])
+def _step_kernel(
+    projected, taps, conv, decay, dt_bias, states, norm, rows, arrivals, out,
+    token_stride, conv_stride, state_stride, scale, key_eps, eps,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, C: tl.constexpr,
+    WIDTH: tl.constexpr, TILED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Program (value head, lane)."""
+    head, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    in_key, in_value = keys < DK, values < DV
+    key = key_head(head, HK, HV, TILED)
+    # A query and its key are two lines of one tile.
+    is_key = tl.arange(0, 2)[:, None] == 1
+    qk_channels = tl.where(is_key, HK * DK, 0) + key * DK + keys[None, :]
+    in_both = in_key[None, :] & (is_key | True)
+    v_channels = 2 * HK * DK + head * DV + values
+    # The step's rows and this layer's states are older than some operation of PyTorch's in this
+    # step, which no kernel overtakes: they may be read before the kernels ahead are done.
+    slot = tl.load(rows + lane).to(tl.int64)
+    cells = keys[:, None] * DV + values[None, :]
+    within = in_key[:, None] & in_value[None, :]
+    store = states + slot * state_stride + head * (DK * DV)
+    state = tl.load(store + cells, mask=within, other=0.0)
+    line = conv + slot * conv_stride
+    qk_old = _old_inputs(line, qk_channels, in_both, C, WIDTH)
+    v_old = _old_inputs(line, v_channels, in_value, C, WIDTH)
+    wait_for_inputs()
+    token = projected + lane * token_stride
+    qk_new = tl.load(token + qk_channels, mask=in_both, other=0.0)
+    v_new = tl.load(token + v_channels, mask=in_value, other=0.0)
+    z = tl.load(token + C + head * DV + values, mask=in_value, other=0.0)
+    gates = token + (C + HV * DV) + head
+    beta = gate_of(tl.load(gates))
+    g = log_decay(tl.load(gates + HV), tl.load(dt_bias + head), tl.load(decay + head))
+    dtype: tl.constexpr = out.dtype.element_ty
+    qk = _convolved(qk_old, qk_new, taps, qk_channels, in_both, WIDTH)
+    length = tl.rsqrt(tl.sum(qk * qk, 1) + key_eps)[:, None] * tl.where(is_key, 1.0, scale)
+    # Rounded as the separate kernels round.
+    qk = (qk * length).to(dtype).to(tl.float32)
+    q = tl.sum(tl.where(is_key, 0.0, qk), 0)
+    k = tl.sum(tl.where(is_key, qk, 0.0), 0)
+    v = _convolved(v_old, v_new, taps, v_channels, in_value, WIDTH).to(dtype).to(tl.float32)
+    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
+    state = state * tl.exp(g)
+    error = beta * (v - tl.sum(k[:, None] * state, 0))
+    state += k[:, None] * error[None, :]
+    tl.store(store + cells, state, mask=within)
+    o = tl.sum(q[:, None] * state, 0).to(dtype).to(tl.float32)
+    # Rounded before the weight, as the reference rounds.
+    normal = (o * tl.rsqrt(tl.sum(o * o, 0) / DV + eps)).to(dtype)
+    weighted = (normal * tl.load(norm + values, mask=in_value, other=0.0)).to(tl.float32)
+    wide = z.to(tl.float32)
+    result = (weighted * wide * sigmoid(wide)).to(dtype)
+    tl.store(out + lane * (HV * DV) + head * DV + values, result, mask=in_value)
+    # All threads have read the old inputs before one of them says so.
+    tl.debug_barrier()
+    arrival = arrivals + lane * HK + key
+    if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == HV // HK - 1:
+        tl.store(arrival, 0)
+        _move_on(line, qk_old, qk_new, qk_channels, in_both, C, WIDTH)
+
+
+def step_refusal(shape: DeltaShape) -> str | None:
+    """Why such layers cannot be advanced in one kernel, or None."""
+    if shape.num_key_heads > MOST_KEY_HEADS:
+        return f"made for up to {MOST_KEY_HEADS} key heads"
+    if _cells(shape) > _MOST_STATE:
+        return f"made for states of up to {_MOST_STATE} numbers a head"
+    return None
+
+
+def _cells(shape: DeltaShape) -> int:
+    return power_of_two(shape.key_head_dim) * power_of_two(shape.value_head_dim)
+
+
+class OneTokenKernel:
+    """Advances sequences that have one token each.
+
+    Args:
+        lanes: most sequences of a step.
+        device: where.
+    """
+
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        self._lanes = lanes
+        # Programs of a lane and key head that have read the convolution's inputs; 0 between.
+        self.arrivals = torch.zeros(lanes * MOST_KEY_HEADS, dtype=torch.int32, device=device)
+
+    def __call__(
+        self,
+        projected: torch.Tensor,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        state: LayerState,
+        tensors: AttentionTensors,
+        out: torch.Tensor,
+    ) -> None:
+        """The leading sequences of a step.
+
+        Args:
+            projected: see `ops.gated_delta.GatedDelta`; contiguous rows.
+            shape: geometry, which `step_refusal` accepts.
+            weights: parameters.
+            state: advanced.
+            tensors: of the step.
+            out: [T, Hv * Dv]; the sequences' rows are written.
+        """
+        assert tensors.num_decode <= self._lanes
+        _step_kernel[(shape.num_value_heads, tensors.num_decode)](
+            projected, weights.conv, state.conv, weights.decay, weights.dt_bias, state.recurrent,
+            weights.norm, tensors.rows, self.arrivals, out,
+            projected.stride(0), state.conv.stride(0), state.recurrent.stride(0),
+            shape.key_head_dim**-0.5, KEY_EPS, weights.eps,
+            HK=shape.num_key_heads, HV=shape.num_value_heads, DK=shape.key_head_dim,
+            DV=shape.value_head_dim, C=shape.channels, WIDTH=shape.conv_width, TILED=shape.is_tiled,
+            BLOCK_K=power_of_two(shape.key_head_dim), BLOCK_V=power_of_two(shape.value_head_dim),
+            num_warps=min(8, max(1, _cells(shape) // (32 * _THREAD_ELEMENTS))), **LAUNCH,
+        )  # fmt: skip

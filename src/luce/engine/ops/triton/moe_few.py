@@ -1,0 +1,146 @@
+"""`ops.moe.FewTokensMixture` over quantised experts, with the kernels of `moe_decode`.
+
+The norm leaves its result both as numbers, for the router, and as the 16-bit words that the
+products take. Formats with a table of values want those in another order, so there may be two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from luce.engine.ops.moe import Router
+from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.triton import moe_choose
+from luce.engine.ops.triton.moe_choose import ChosenWords
+from luce.engine.ops.triton.moe_decode import inner_products, outer_products
+from luce.engine.ops.triton.moe_quant import PlanesOfExperts
+from luce.engine.ops.triton.norm_quantise import norm_and_quantise
+from luce.engine.ops.triton.numeric import LAUNCH, power_of_two
+
+MOST_TOKENS = 64
+"""Beyond, experts have so many tokens each that tensor cores are faster; counted, not measured."""
+_FEW_PAIRS = 64
+_RUN = 8
+_INNER_ROWS = 4
+_OUTER_ROWS = 8
+_OUTER_COLUMNS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class FewTiling:
+    """How the two kernels cut their work.
+
+    Attributes:
+        inner_rows: rows of the gate, and as many of up, of a program.
+        outer_rows: rows of the result of a program.
+        outer_columns: groups of the choices that are one product.
+        run: tokens of an expert that a program takes.
+    """
+
+    inner_rows: int = _INNER_ROWS
+    outer_rows: int = _OUTER_ROWS
+    outer_columns: int = _OUTER_COLUMNS
+    run: int = _RUN
+
+
+@dataclass(frozen=True, slots=True)
+class FewTokens:
+    """`ops.moe.FewTokensMixture`.
+
+    Attributes:
+        inner: gate | up of all experts.
+        outer: down of all experts.
+        s_inner: gate | up of the shared expert, where there is one.
+        s_outer: its down.
+        arrivals: of `moe_choose.choose`.
+        tiling: of the kernels.
+    """
+
+    inner: PlanesOfExperts
+    outer: PlanesOfExperts
+    s_inner: PlanesOfExperts | None
+    s_outer: PlanesOfExperts | None
+    arrivals: torch.Tensor
+    tiling: FewTiling
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens it is for."""
+        return MOST_TOKENS
+
+    def __call__(self, hidden: torch.Tensor, norm: NormWeight, router: Router) -> torch.Tensor:
+        """hidden + mixture(norm(hidden)), in place."""
+        orders = self._orders(self.inner, self.s_inner)
+        if moe_choose.takes(router.gate, len(hidden)):
+            chosen = moe_choose.choose(hidden, norm, router, orders, self.arrivals)
+        else:
+            x, words = norm_and_quantise(hidden, norm, orders)
+            chosen = ChosenWords(words, *router.choose(x))
+        results = self._inner(chosen, orders)
+        self._outer(hidden, results, chosen)
+        return hidden
+
+    @staticmethod
+    def _orders(*stacks: PlanesOfExperts | None) -> tuple[bool, ...]:
+        return tuple(sorted({_order(stack) for stack in stacks if stack is not None}))
+
+    def _inner(
+        self, chosen_words: ChosenWords, orders: tuple[bool, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gated products of every pair, and of every token with the shared expert; float32."""
+        routing, words = chosen_words.routing, chosen_words.words
+        mine, theirs = (
+            words[orders.index(_order(each))] for each in (self.inner, self.s_inner or self.inner)
+        )
+        tokens, chosen = routing.experts.shape
+        size, pairs, tiling = self.inner.rows // 2, tokens * chosen, self.tiling
+        shared = self.s_inner
+        s_size = 0 if shared is None else shared.rows // 2
+        inner, s_inner = (
+            torch.empty(count, width, dtype=torch.float32, device=words.device)
+            for count, width in ((pairs, size), (tokens, s_size))
+        )
+        runs = 0 if shared is None else triton.cdiv(tokens, tiling.run)
+        block = 0 if tokens == 1 else power_of_two(pairs, _FEW_PAIRS)
+        block_groups = power_of_two(self.inner.groups)
+        inner_products[(triton.cdiv(max(size, s_size), tiling.inner_rows), runs + pairs)](
+            mine, theirs, routing.experts, inner, s_inner,
+            *self.inner.pointers, *(shared or self.inner).pointers, pairs, runs,
+            CHOSEN=chosen, SIZE=size, S_SIZE=s_size, num_groups=self.inner.groups,
+            BN=tiling.inner_rows, BG=block_groups, RUN=tiling.run, BLOCK_PAIRS=block,
+            **self.inner.codings(), **(shared or self.inner).codings("S_"),
+            ASM=self.inner.uses_assembly, num_warps=max(1, block_groups // 32), **LAUNCH,
+        )  # fmt: skip
+        return inner, s_inner
+
+    def _outer(
+        self,
+        hidden: torch.Tensor,
+        results: tuple[torch.Tensor, torch.Tensor],
+        chosen_words: ChosenWords,
+    ) -> None:
+        """Add the weighted sums of down's products."""
+        routing, gate = chosen_words.routing, chosen_words.gate
+        (tokens, size), chosen = hidden.shape, routing.experts.shape[1]
+        shared, tiling = self.s_outer, self.tiling
+        block = power_of_two(self.outer.groups)
+        choices = max(1, min(power_of_two(chosen), tiling.outer_columns // block))
+        outer_products[(tokens, triton.cdiv(size, tiling.outer_rows))](
+            *results, routing.experts, routing.weights, hidden if gate is None else gate, hidden,
+            0 if gate is None else gate.stride(0),
+            *self.outer.pointers, *(shared or self.outer).pointers,
+            CHOSEN=chosen, CHOICES=choices, HIDDEN=size, BN=tiling.outer_rows,
+            num_groups=self.outer.groups, BG=block,
+            s_num_groups=0 if shared is None else shared.groups,
+            S_BG=1 if shared is None else power_of_two(shared.groups),
+            **self.outer.codings(), **(shared or self.outer).codings("S_"),
+            ASM=self.outer.uses_assembly, num_warps=max(1, choices * block // 32), **LAUNCH,
+        )  # fmt: skip
+
+
+def _order(planes: PlanesOfExperts) -> bool:
+    """Whether its codes stand for a table's values, whose words of x are ordered otherwise."""
+    return bool(planes.flags["TABLE"])

@@ -1,0 +1,80 @@
+"""Makes mixtures of few tokens one operation, where experts are stored so and kernels work."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+
+from luce.engine.ops.linear import Linear
+from luce.engine.ops.moe import ExpertMlp, Router
+from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.triton import moe_choose
+from luce.engine.ops.triton.linear import DeviceLinear
+from luce.engine.ops.triton.moe_few import MOST_TOKENS, FewTiling, FewTokens
+from luce.engine.ops.triton.moe_quant import PlanesOfExperts, QuantExperts
+from luce.engine.ops.triton.moe_trial import try_mixture
+from luce.engine.ops.triton.probe import launch_refusal
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.loaders.quant_formats import GROUP
+
+_log = logging.getLogger(__name__)
+
+_MOST_GROUPS = 256
+DEFAULT_TILING = FewTiling(inner_rows=2) if torch.version.hip else FewTiling()
+"""Off the compiler: more rows of the gate spill on gfx1100."""
+
+
+def few_tokens(
+    experts: ExpertMlp, gate_up: Linear | None, down: Linear | None, router: Router
+) -> FewTokens | None:
+    """`ops.moe.FuseFewTokens`; why there is none is logged."""
+    few = _made(experts, gate_up, down)
+    reason = few if isinstance(few, str) else _start_refusal(few, router)
+    if reason is not None:
+        _log.warning("mixtures of few tokens are computed step by step: %s", reason)
+    return None if reason is not None or isinstance(few, str) else few
+
+
+def _made(experts: ExpertMlp, gate_up: Linear | None, down: Linear | None) -> FewTokens | str:
+    """The mixture, or why there is none."""
+    if not isinstance(experts, QuantExperts):
+        return "experts are not quantised"
+    inner, outer = experts.inner, experts.outer
+    if max(inner.groups, outer.groups) > _MOST_GROUPS:
+        return f"an expert's rows are longer than {_MOST_GROUPS * GROUP} columns"
+    device = inner.planes.codes.device
+    arrivals = torch.zeros(moe_choose.MOST_TOKENS, dtype=torch.int32, device=device)
+    if gate_up is None or down is None:
+        return FewTokens(inner, outer, None, None, arrivals, DEFAULT_TILING)
+    shared = [
+        PlanesOfExperts(each.planes, 1)
+        for each in (gate_up, down)
+        if isinstance(each, TritonQuantLinear) and each.planes is not None
+    ]
+    if len(shared) != 2 or shared[1].groups > _MOST_GROUPS:
+        return "the shared expert is not quantised, or not in one type, or too large"
+    return FewTokens(inner, outer, shared[0], shared[1], arrivals, DEFAULT_TILING)
+
+
+def _start_refusal(few: FewTokens, router: Router) -> str | None:
+    """Why its kernels are not to be used here, or None."""
+    stacks = (few.inner, few.outer, few.s_inner, few.s_outer)
+    sizes = [None if each is None else (each.rows, *each.flags.values()) for each in stacks]
+    facts = "few_tokens", router.num_chosen, moe_choose.takes(router.gate, 1), *sizes
+    return launch_refusal(facts, lambda: _try(few, router))
+
+
+def _try(few: FewTokens, router: Router) -> None:
+    """Launch each variant once, on numbers that do not matter and count for nobody; then compute.
+
+    Raises:
+        TrialError: a result is wrong.
+    """
+    loads, width = torch.zeros_like(router.loads), few.inner.planes.columns
+    dtype = router.gate.weight.dtype if isinstance(router.gate, DeviceLinear) else torch.bfloat16
+    norm = NormWeight(torch.ones(width, dtype=dtype, device=loads.device), 1e-6)
+    for tokens in (1 << doubling for doubling in range(MOST_TOKENS.bit_length())):
+        few(norm.weight.repeat(tokens, 1), norm, replace(router, loads=loads))
+    try_mixture(few, router.num_chosen, dtype)

@@ -1,0 +1,427 @@
+// A host that runs the text of a CUDA kernel: its names, and the primitives of
+// ops/cuda/primitives.cuh, for the threads of one block after another.
+//
+// Threads are fibres. One runs until it meets others: a warp's product, or a barrier of the block.
+// Either whole warps run one after the other (a late barrier shows in what the first sees), or the
+// last comes first. Blocks run one after another: what they leave for each other is always there
+// in time, and its order is not tested. Dynamic shared memory begins as NaN, and so does the target
+// of an asynchronous copy, until the thread that began it has waited for its batch.
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+typedef uint32_t u32;
+typedef uint16_t u16;
+typedef long long i64;
+typedef uint64_t u64;
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+
+struct uint2 { u32 x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <class A, class B> inline auto min(A a, B b) -> decltype(a + b) { return a < b ? a : b; }
+
+struct Index { int x, y, z; };
+
+namespace emulation {
+
+struct Range {
+    const char *begin, *end;
+};
+inline std::vector<Range> memory; // what a kernel may read and write
+
+[[noreturn]] inline void fail(const char *what) {
+    std::fprintf(stderr, "%s\n", what);
+    std::abort();
+}
+
+struct Copy {
+    char *to;
+    const char *from;
+    int bytes, there;
+};
+
+enum class Waits { nothing, warp, four_warps, block, done };
+
+struct Thread {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    Waits waits = Waits::nothing;
+    std::deque<std::vector<Copy>> batches;
+    std::vector<Copy> open;
+    u32 operands[6];
+    float *sums, *results;
+    const char *matrix; // of a product of four warps, its columns in eights, and whether it adds
+    int eights, adds;
+};
+
+struct Block {
+    std::vector<Thread> threads;
+    std::vector<char> shared;
+    char *aligned;
+    ucontext_t scheduler;
+    int current = 0;
+    void (*kernel)(void *);
+    void *arguments;
+};
+
+inline Block *block;
+
+inline void meet(Waits where) {
+    Thread &me = block->threads[block->current];
+    me.waits = where;
+    swapcontext(&me.context, &block->scheduler);
+}
+
+inline void enter() {
+    block->kernel(block->arguments);
+    Thread &me = block->threads[block->current];
+    if (!me.open.empty())
+        fail("a thread ended with copies it never committed");
+    me.waits = Waits::done;
+    swapcontext(&me.context, &block->scheduler);
+}
+
+inline void check_range(const char *from, int bytes) {
+    for (const Range &each : memory)
+        if (from >= each.begin && from + bytes <= each.end)
+            return;
+    fail("memory is read that is not the kernel's");
+}
+
+inline float from_bfloat16(u32 bits) {
+    u32 wide = bits << 16;
+    float value;
+    std::memcpy(&value, &wide, 4);
+    return value;
+}
+
+// The product of a warp all of whose threads have brought their operands.
+inline void multiply_warp(Thread *lanes) {
+    static const int offsets[4] = {0, 1, 8, 9};
+    float a[16][16], b[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const u32 *from = lanes[lane].operands;
+        for (int i = 0; i < 4; ++i) {
+            int k = lane % 4 * 2 + offsets[i], shift = i % 2 * 16;
+            a[lane / 4][k] = from_bfloat16(from[i / 2 * 2] >> shift & 0xffff);
+            a[lane / 4 + 8][k] = from_bfloat16(from[i / 2 * 2 + 1] >> shift & 0xffff);
+            b[k][lane / 4] = from_bfloat16(from[4 + i / 2] >> shift & 0xffff);
+        }
+    }
+    for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < 4; ++i) {
+            double sum = lanes[lane].sums[i];
+            for (int k = 0; k < 16; ++k)
+                sum += (double)a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
+            lanes[lane].sums[i] = (float)sum;
+        }
+}
+
+// The product of four warps all of whose threads have brought their operands.
+inline void multiply_four_warps(Thread *threads) {
+    for (int warp = 0; warp < 4; ++warp) {
+        Thread *lanes = threads + warp * 32;
+        std::vector<float> sums;
+        for (int lane = 0; lane < 32; ++lane)
+            sums.insert(sums.end(), lanes[lane].sums, lanes[lane].sums + 4 * lanes->eights);
+        for (int eight = 0; eight < lanes->eights; ++eight) {
+            for (int lane = 0; lane < 32; ++lane) {
+                Thread &each = lanes[lane];
+                // As `multiply_warp` takes them: indices 2t, 2t + 1 and 2t + 8, 2t + 9 of a column.
+                const char *line = threads->matrix + eight * 256 + lane / 4 * 16 + lane % 4 * 4;
+                std::memcpy(&each.operands[4], line, 4);
+                std::memcpy(&each.operands[5], line + 128, 4);
+                each.sums = &sums[(lane * lanes->eights + eight) * 4];
+                if (!each.adds)
+                    std::memset(each.sums, 0, 16);
+            }
+            multiply_warp(lanes);
+        }
+        for (int lane = 0; lane < 32; ++lane)
+            std::memcpy(lanes[lane].results, &sums[lane * 4 * lanes->eights],
+                        16 * lanes->eights);
+    }
+}
+
+// Whether four warps had met for a product, and can go on.
+inline bool four_warps_went_on(int first_warp) {
+    Thread *threads = &block->threads[first_warp * 32];
+    int waiting = 0;
+    for (int i = 0; i < 128 && first_warp * 32 + i < (int)block->threads.size(); ++i)
+        waiting += threads[i].waits == Waits::four_warps;
+    if (!waiting)
+        return false;
+    if (waiting != 128)
+        fail("not all of four warps multiply together");
+    multiply_four_warps(threads);
+    for (int i = 0; i < 128; ++i)
+        threads[i].waits = Waits::nothing;
+    return true;
+}
+
+inline void run_until_met(int warp) {
+    Thread *lanes = &block->threads[warp * 32];
+    for (;;) {
+        for (int lane = 0; lane < 32; ++lane)
+            if (lanes[lane].waits == Waits::nothing) {
+                block->current = warp * 32 + lane;
+                swapcontext(&block->scheduler, &lanes[lane].context);
+            }
+        for (int lane = 1; lane < 32; ++lane)
+            if (lanes[lane].waits != lanes[0].waits)
+                fail("threads of a warp went different ways");
+        if (lanes[0].waits != Waits::warp)
+            return;
+        multiply_warp(lanes);
+        for (int lane = 0; lane < 32; ++lane)
+            lanes[lane].waits = Waits::nothing;
+    }
+}
+
+inline void run_block(void (*kernel)(void *), void *arguments, int num_threads, int shared_bytes,
+                      bool last_warp_first) {
+    static Block made;
+    block = &made;
+    block->kernel = kernel;
+    block->arguments = arguments;
+    block->threads.resize(num_threads);
+    block->shared.assign(shared_bytes + 128, (char)0xff);
+    block->aligned = &block->shared[127] - ((uintptr_t)&block->shared[127] & 127);
+    for (Thread &thread : block->threads) {
+        thread.waits = Waits::nothing;
+        thread.batches.clear();
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = thread.stack.data();
+        thread.context.uc_stack.ss_size = thread.stack.size();
+        thread.context.uc_link = nullptr;
+        makecontext(&thread.context, enter, 0);
+    }
+    for (;;) {
+        for (int i = 0; i < num_threads / 32; ++i)
+            run_until_met(last_warp_first ? num_threads / 32 - 1 - i : i);
+        bool went_on = false;
+        for (int warp = 0; warp < num_threads / 32; warp += 4)
+            went_on |= four_warps_went_on(warp);
+        if (went_on)
+            continue;
+        for (const Thread &thread : block->threads)
+            if (thread.waits != block->threads[0].waits)
+                fail("some threads ended while others wait for them");
+        if (block->threads[0].waits == Waits::done)
+            return;
+        for (Thread &thread : block->threads)
+            thread.waits = Waits::nothing;
+    }
+}
+
+} // namespace emulation
+
+struct ThreadIndex {
+    struct { operator int() const { return emulation::block->current; } } x;
+};
+static ThreadIndex threadIdx;
+static Index blockIdx, gridDim;
+
+inline void __syncthreads() { emulation::meet(emulation::Waits::block); }
+inline void __threadfence() {}
+inline int atomicAdd(int *at, int value) { return (*at += value) - value; }
+template <class T> inline T __ldcg(const T *at) { return *at; }
+template <class T> inline T __ldg(const T *at) {
+    emulation::check_range((const char *)at, sizeof(T));
+    return *at;
+}
+
+inline float __int_as_float(u32 bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline u32 __byte_perm(u32 low, u32 high, u32 selector) {
+    uint64_t both = (uint64_t)high << 32 | low;
+    u32 word = 0;
+    for (int i = 0; i < 4; ++i)
+        word |= (u32)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return word;
+}
+
+inline void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    const u32 operands[6] = {a0, a1, a2, a3, b0, b1};
+    std::memcpy(me.operands, operands, sizeof operands);
+    me.sums = c;
+    emulation::meet(emulation::Waits::warp);
+}
+
+inline u64 shared_matrix(const char *at) { return (u64)(uintptr_t)at; }
+
+template <int EIGHTS>
+inline void multiply_together(float (&c)[EIGHTS][4], u32 a0, u32 a1, u32 a2, u32 a3, u64 b,
+                              int adds) {
+    static_assert(EIGHTS <= 8 && (EIGHTS & (EIGHTS - 1)) == 0, "primitives.cuh has it not");
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    const u32 operands[6] = {a0, a1, a2, a3, 0, 0};
+    std::memcpy(me.operands, operands, sizeof operands);
+    me.sums = me.results = c[0];
+    me.matrix = (const char *)(uintptr_t)b;
+    me.eights = EIGHTS;
+    me.adds = adds;
+    emulation::meet(emulation::Waits::four_warps);
+}
+
+inline void begin_products() {}
+inline void wait_for_products() {}
+inline void show_to_products() {}
+inline void settle(float &) {}
+
+inline float half_to_float(u32 bits) {
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float size = exponent == 0    ? std::ldexp((float)fraction, -24)
+                 : exponent == 31 ? (fraction ? NAN : INFINITY)
+                                  : std::ldexp((float)(1024 + fraction), exponent - 25);
+    return bits & 0x8000 ? -size : size;
+}
+
+inline float bfloat16_to_float(u16 bits) { return emulation::from_bfloat16(bits); }
+
+inline u16 float_to_bfloat16(float value) {
+    u32 bits;
+    std::memcpy(&bits, &value, 4);
+    if (std::isnan(value))
+        return 0x7fff;
+    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+inline u32 pack_bfloat16(float low, float high) {
+    return float_to_bfloat16(low) | (u32)float_to_bfloat16(high) << 16;
+}
+
+inline u32 subtract_bfloat16(u32 left, u32 right) {
+    using emulation::from_bfloat16;
+    return pack_bfloat16(from_bfloat16(left & 0xffff) - from_bfloat16(right & 0xffff),
+                         from_bfloat16(left >> 16) - from_bfloat16(right >> 16));
+}
+
+inline void let_next_kernel_begin() {}
+inline void wait_for_kernels_before() {}
+
+inline char *shared_memory() { return emulation::block->aligned; }
+
+template <int BYTES> inline void copy_async(char *to, const char *from, int there) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "not a size that can be copied");
+    if ((uintptr_t)to % BYTES || (uintptr_t)from % BYTES)
+        emulation::fail("a copy is not aligned");
+    const char *shared = shared_memory(), *end = &emulation::block->shared.back() + 1;
+    if (to < shared || to + BYTES > end)
+        emulation::fail("a copy goes beyond shared memory");
+    if (there)
+        emulation::check_range(from, there);
+    std::memset(to, 0xff, BYTES);
+    emulation::block->threads[emulation::block->current].open.push_back({to, from, BYTES, there});
+}
+
+inline void commit_copies() {
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    me.batches.push_back(std::move(me.open));
+    me.open.clear();
+}
+
+template <int LEFT> inline void wait_for_copies() {
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    for (; me.batches.size() > LEFT; me.batches.pop_front())
+        for (const emulation::Copy &each : me.batches.front()) {
+            std::memset(each.to, 0, each.bytes);
+            std::memcpy(each.to, each.from, each.there);
+        }
+}
+
+namespace emulation {
+
+// Arguments come as a file of sizes and bytes, a buffer for a pointer and the value for a number,
+// and go back as they are after the kernel ran. In place of a size may stand which earlier
+// argument's memory is meant, as -1 - index.
+struct Arguments {
+    std::vector<std::vector<uint64_t>> buffers;
+    std::vector<uint64_t> sizes;
+
+    explicit Arguments(const char *path) {
+        std::FILE *file = std::fopen(path, "rb");
+        uint64_t size;
+        while (file && std::fread(&size, 8, 1, file) == 1) {
+            sizes.push_back(size);
+            buffers.emplace_back();
+            if ((int64_t)size < 0)
+                continue;
+            buffers.back().resize(size / 8 + 34);
+            char *begin = data(sizes.size() - 1);
+            if (std::fread(begin, 1, size, file) != size)
+                fail("the file of arguments is cut short");
+            memory.push_back({begin, begin + size});
+        }
+        if (file)
+            std::fclose(file);
+    }
+
+    char *data(size_t index) {
+        if ((int64_t)sizes[index] < 0)
+            index = -1 - (int64_t)sizes[index];
+        uintptr_t at = (uintptr_t)buffers[index].data();
+        return (char *)((at + 255) & ~(uintptr_t)255);
+    }
+
+    template <class T> T get(size_t index, T *) { return *(T *)data(index); }
+    template <class T> T *get(size_t index, T **) { return (T *)data(index); }
+
+    void write(const char *path) {
+        std::FILE *file = std::fopen(path, "wb");
+        for (size_t i = 0; i < sizes.size(); ++i)
+            if ((int64_t)sizes[i] >= 0 && std::fwrite(data(i), 1, sizes[i], file) != sizes[i])
+                fail("the file of results cannot be written");
+        std::fclose(file);
+    }
+};
+
+template <class... A> struct Call {
+    void (*kernel)(A...);
+    Arguments *arguments;
+    template <size_t... I> void run(std::index_sequence<I...>) {
+        kernel(arguments->get(I, (A *)nullptr)...);
+    }
+    static void enter(void *call) { ((Call *)call)->run(std::index_sequence_for<A...>()); }
+};
+
+// program IN OUT GRID_X GRID_Y THREADS SHARED_BYTES BACKWARDS
+template <class... A> int run_program(void (*kernel)(A...), char **words) {
+    Arguments arguments(words[1]);
+    Call<A...> call = {kernel, &arguments};
+    gridDim = {std::atoi(words[3]), std::atoi(words[4]), 1};
+    bool is_backwards = std::atoi(words[7]);
+    int count = gridDim.x * gridDim.y;
+    for (int i = 0; i < count; ++i) {
+        int index = is_backwards ? count - 1 - i : i;
+        blockIdx = {index % gridDim.x, index / gridDim.x, 0};
+        run_block(call.enter, &call, std::atoi(words[5]), std::atoi(words[6]), is_backwards);
+    }
+    arguments.write(words[2]);
+    return 0;
+}
+
+} // namespace emulation

@@ -1,0 +1,141 @@
+"""Runs kernels of CUDA C++ on the host, block by block: see `cuda_emulation.hpp`."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
+from luce.engine.ops.cuda.sources import kernel_text
+
+_HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+COMPILER = shutil.which("c++") or shutil.which("g++")
+"""None where no kernel can be run."""
+
+
+class EmulationError(Exception):
+    """The kernel did what a device would punish, or not notice."""
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="luce-cuda-")
+
+
+@functools.cache
+def host_kernel(text: str, name: str) -> HostKernel:
+    """Compile a kernel's text, without the primitives, for the host."""
+    assert COMPILER is not None
+    program = Path(tempfile.mkdtemp(dir=_folder().name)) / name
+    main = f"int main(int, char **words) {{ return emulation::run_program({name}, words); }}\n"
+    command = [COMPILER, "-O1", "-std=c++17", "-w", "-x", "c++", "-include", str(_HEADER)]
+    subprocess.run(
+        [*command, "-o", str(program), "-"], input=f"{text}\n{main}".encode(), check=True
+    )
+    return HostKernel(program)
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """What lies from a tensor's first element to the end of its memory; shared with it."""
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    return whole.numpy()[tensor.storage_offset() * tensor.element_size() :]
+
+
+@dataclass(frozen=True, slots=True)
+class HostKernel:
+    """A kernel that can be launched."""
+
+    program: Path
+
+    def __call__(
+        self,
+        grid: tuple[int, int],
+        threads: int,
+        args: Sequence[torch.Tensor | int],
+        shared_bytes: int = 0,
+        *,
+        backwards: bool = False,
+    ) -> None:
+        """Launch it: tensors on the CPU are read and written where they are.
+
+        Args:
+            grid: blocks of threads.
+            threads: of a block.
+            args: the kernel's.
+            shared_bytes: of a block, poisoned with NaN.
+            backwards: the last block and warp run first.
+
+        Raises:
+            EmulationError: what was seen to be wrong.
+        """
+        places: dict[int, int] = {}
+        parts: list[bytes] = []
+        for index, arg in enumerate(args):
+            if isinstance(arg, int):
+                parts.append(struct.pack("<Qi", 4, arg))
+                continue
+            first = places.setdefault(arg.data_ptr(), index)
+            if first != index:
+                parts.append(struct.pack("<q", -1 - first))
+                continue
+            data = _bytes(arg).tobytes()
+            parts.append(struct.pack("<Q", len(data)) + data)
+        with tempfile.TemporaryDirectory(dir=_folder().name) as folder:
+            given, result = Path(folder) / "given", Path(folder) / "result"
+            given.write_bytes(b"".join(parts))
+            words = [given, result, *grid, threads, shared_bytes, int(backwards)]
+            run = subprocess.run([self.program, *map(str, words)], capture_output=True, text=True)
+            if run.returncode:
+                raise EmulationError(run.stderr.strip() or f"ended with {run.returncode}")
+            self._take(result.read_bytes(), args, places)
+
+    def _take(
+        self, result: bytes, args: Sequence[torch.Tensor | int], places: dict[int, int]
+    ) -> None:
+        start = 0
+        for index, arg in enumerate(args):
+            if isinstance(arg, int):
+                start += 4
+            elif places[arg.data_ptr()] == index:
+                memory = _bytes(arg)
+                memory[:] = np.frombuffer(result, np.uint8, len(memory), start)
+                start += len(memory)
+
+
+class HostDevice:
+    """What compiles and launches kernels in place of a GPU.
+
+    Attributes:
+        edit: changes a kernel's text before it is compiled.
+        backwards: blocks of threads and warps run from the last to the first.
+    """
+
+    def __init__(self) -> None:
+        self.edit: Callable[[str], str] = lambda text: text
+        self.backwards = False
+
+    def compiled_kernel(
+        self,
+        name: str,
+        files: Sequence[str],
+        constants: Mapping[str, int],
+        launch: KernelLaunch = PLAIN_LAUNCH,
+    ) -> DeviceKernel:
+        """In place of `ops.cuda.sources.compiled_kernel`."""
+        kernel = host_kernel(self.edit(kernel_text(files, constants)), name)
+
+        def run(
+            grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]
+        ) -> None:
+            kernel(grid[:2], block[0], args, launch.shared_bytes, backwards=self.backwards)  # type: ignore[arg-type]
+
+        return run

@@ -1,0 +1,111 @@
+"""Who multiplies, and the trial of the streaming kernel before it may."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from luce.engine.ops.cuda import quant_products, quant_stream
+from luce.engine.ops.cuda.quant_products import CHOICE, Kernel, QuantProducts, stream_fault
+from luce.engine.ops.cuda.quant_stream import StreamTiling
+from luce.engine.ops.ref.quant_matmul import decode
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.engine.quant_planes import QuantPlanes, repack
+from luce.loaders.quant_formats import QUANT_FORMATS
+from luce.testing.quant_blocks import random_blocks
+from support.cuda_host import HostDevice
+
+CPU = torch.device("cpu")
+STREAMED = {4: Kernel.TRITON, 8: Kernel.MMA, 13: Kernel.STREAM}
+
+
+@pytest.fixture
+def small(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> HostDevice:
+    """The host, one small tiling for all, and nothing tried yet."""
+    monkeypatch.setattr(quant_stream, "STREAM_TILINGS", {0: {16: StreamTiling(2, 1, 2, stages=4)}})
+    quant_products._serves.cache_clear()
+    return host
+
+
+def made(type_name: str, rows: int = 40, columns: int = 512) -> QuantPlanes:
+    generator = torch.Generator().manual_seed(rows)
+    return repack(type_name, random_blocks(type_name, rows, columns, generator), rows, columns)
+
+
+def noise(rows: int, columns: int = 512) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).bfloat16()
+
+
+def test_what_was_measured_is_chosen() -> None:
+    products, planes = QuantProducts(), made("Q4_K")
+    assert CHOICE == {4: Kernel.TRITON, 8: Kernel.MMA}
+    taken = [rows for rows in range(1, 80) if products.takes(planes, noise(rows))]
+    assert taken == [5, 6, 7, 8]
+    assert not products.takes(made("Q6_K"), noise(5))
+
+
+def test_each_number_of_rows_has_its_kernel(
+    small: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes = made("Q4_K")
+    used: list[str] = []
+    for module in (quant_products.quant_mma, quant_stream):
+        real = module.multiply
+
+        def noted(*args: object, name: str = module.__name__, real: object = real) -> None:
+            used.append(name.rpartition(".")[2])
+            real(*args)  # type: ignore[operator]
+
+        monkeypatch.setattr(module, "multiply", noted)
+    linear = TritonQuantLinear([planes], None, mma=QuantProducts(STREAMED))
+    for rows in (7, 12):
+        x = noise(rows)
+        expected = x.double() @ decode(planes).double().T
+        del used[:]
+        found = linear(x).double()
+        assert ((found - expected).norm() / expected.norm()).item() < 2e-3
+        assert used[-1] == {7: "quant_mma", 12: "quant_stream"}[rows]
+    products = QuantProducts(STREAMED)
+    assert not products.takes(planes, noise(3))
+    assert not products.takes(planes, noise(14))
+    assert not products.takes(made("Q2_K"), noise(12))
+    assert not products.takes(planes, noise(12, 516)[:, 1:513])
+
+
+@pytest.mark.parametrize("type_name", ["Q4_K", "Q6_K", "MXFP4"])
+def test_a_sound_kernel_passes_its_trial(small: HostDevice, type_name: str) -> None:
+    assert stream_fault(QUANT_FORMATS[type_name], CPU) is None
+
+
+def test_a_wrong_kernel_is_not_used_and_logged_once(
+    small: HostDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = "into[3] = fmaf(below, c[3], into[3]);"
+
+    def wrong(text: str) -> str:
+        assert text.count(right) == 1
+        return text.replace(right, "")
+
+    small.edit = wrong
+    products = QuantProducts(STREAMED)
+    with caplog.at_level(logging.WARNING):
+        assert not products.takes(made("Q4_0"), noise(12))
+        assert not products.takes(made("Q4_0", 50), noise(11))
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(
+        "streaming products with Q4_0 are not used: 13 rows differ by "
+    )
+    quant_products._serves.cache_clear()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such device"), AttributeError("no memory")])
+def test_a_kernel_that_cannot_be_built_is_not_used(
+    small: HostDevice, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(quant_stream, "compiled_kernel", broken)
+    assert stream_fault(QUANT_FORMATS["Q8_0"], CPU) == str(error)

@@ -1,0 +1,51 @@
+"""What the driver is asked for, by a driver that notes it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from luce.engine.device_kernel import EarlyKernel, LaunchAttribute, LaunchConfig
+
+
+class _Driver:
+    """Reads a launch as the driver does."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+        self.seen: list[Any] = []
+
+    def cuLaunchKernelEx(self, config: Any, function: object, pointers: Any, extra: object) -> int:
+        given = config._obj
+        attribute = given.attributes[0]
+        address = ctypes.cast(pointers[0], ctypes.POINTER(ctypes.c_void_p))[0]
+        number = ctypes.cast(pointers[1], ctypes.POINTER(ctypes.c_int))[0]
+        sizes = [*given.grid, *given.block, given.shared_bytes, given.stream]
+        self.seen = [sizes, given.num_attributes, attribute.id, attribute.value]
+        self.seen += [function, address, number, extra]
+        return self.status
+
+
+def test_the_driver_is_told_that_it_may_start_early() -> None:
+    driver, tensor, function = _Driver(), torch.zeros(3), ctypes.c_void_p(5)
+    kernel = EarlyKernel(driver, function, lambda: 77, 99_000)  # type: ignore[arg-type]
+    kernel((132, 1, 2), (256, 1, 1), [tensor, -4])
+    sizes = [132, 1, 2, 256, 1, 1, 99_000, 77]
+    assert driver.seen == [sizes, 1, 6, 1, function, tensor.data_ptr(), -4, None]
+
+
+def test_what_the_driver_does_not_take_is_an_error() -> None:
+    kernel = EarlyKernel(_Driver(1), ctypes.c_void_p(5), lambda: 0, 0)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="could not be launched: CUDA error 1"):
+        kernel((1, 1, 1), (32, 1, 1), [torch.zeros(1), 2])
+
+
+def test_structures_lie_as_in_the_drivers_header() -> None:
+    assert ctypes.sizeof(LaunchAttribute) == 72
+    assert LaunchAttribute.value.offset == 8
+    assert ctypes.sizeof(LaunchConfig) == 56
+    assert LaunchConfig.stream.offset == 32
+    assert LaunchConfig.attributes.offset == 40
