@@ -281,7 +281,7 @@ def compile_kernel(source: str, name: str, launch: KernelLaunch = PLAIN_LAUNCH) 
     if launch.is_specific:
         major, minor = torch.cuda.get_device_capability()
         target = f"{major}{minor}a"
-    kernel = torch.cuda._compile_kernel(source, name, target)
+    kernel = torch.cuda._compile_kernel(source, name, compute_capability=target)
     if launch.shared_bytes:
         kernel.set_shared_memory_config(launch.shared_bytes)
     if launch.is_early:

@@ -135,8 +135,17 @@ def test_kernels_get_the_shared_memory_they_want(
     monkeypatch: pytest.MonkeyPatch, shared_bytes: int
 ) -> None:
     made = _Kernel()
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda source, name, target: made)
+    targets: list[str | None] = []
+
+    def compiled(source: str, name: str, compute_capability: str | None) -> _Kernel:
+        targets.append(compute_capability)
+        return made
+
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", compiled)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    compile_kernel("text", "name", KernelLaunch(is_specific=True))
     kernel = compile_kernel("text", "name", KernelLaunch(shared_bytes))
+    assert targets == ["90a", None]
     kernel((2, 1, 1), (64, 1, 1), [7])
     assert made.configured == shared_bytes
     assert made.launched == [((2, 1, 1), (64, 1, 1), [7], shared_bytes)]
