@@ -22,7 +22,7 @@ CLIENT_PLACES := node python open-webui
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check lint types imports size docs docs-check \
-	test-unit parity http chaos gpu clients bench clean
+	test-unit parity http chaos gpu clients bench bench-gpu clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -116,6 +116,14 @@ bench: $(VENV)/.bench ## speed and memory, as a table
 	$(BIN)/python -m bench.engine.grammar
 	$(BIN)/python -m bench.serving.router
 	$(BIN)/python -m bench.serving.compare
+
+bench-gpu: $(VENV)/.bench ## on a GPU: swaps, decode and prefill, kernels, 256 requests, as tables
+	$(BIN)/python -m bench.engine.swap --gpu
+	$(BIN)/python -m bench.engine.gpu --quick
+	$(BIN)/python -m bench.engine.hybrid
+	$(BIN)/python -m bench.engine.quant_products --types Q4_K
+	$(BIN)/python -m bench.engine.fp8
+	$(BIN)/python -m bench.engine.recipe --chunk 2048,8192
 
 clean: ## remove .venv, installed clients and caches
 	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -186,9 +186,15 @@ async def test_it_counts_as_one_request() -> None:
 
 
 async def test_its_rate_is_over_the_time_of_all_choices() -> None:
-    script = FakeScript(max_concurrency=1, token_delay_s=0.01)
+    script = FakeScript(max_concurrency=1, token_delay_s=0.02, hold_after=1)
     async with Harness(script) as server:
-        await server.ask("hello", n=2)
+        (model,) = server.models
+        asked = asyncio.create_task(server.ask("hello", n=2))
+        await eventually(lambda: model.handle.num_decoding == 1)
+        model.worker.release()
+        await eventually(lambda: len(model.submits()) == 2)
+        model.worker.release()
+        await asked
         (entry,) = (await server.client.get("/status/json")).json()["perf_history"]
         assert 0 < entry["decode_tok_s"] < 12 / 0.09
 

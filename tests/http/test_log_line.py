@@ -19,8 +19,12 @@ def finished(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 async def test_served(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with Harness(FakeScript(refuse_next=1), FakeScript(token_delay_s=0.002)) as server:
-        await server.ask("my secret")
+    async with Harness(FakeScript(refuse_next=1), FakeScript(hold_after=1)) as server:
+        asked = asyncio.create_task(server.ask("my secret"))
+        # A rate takes tokens that come at two times.
+        await eventually(lambda: server.models[1].handle.num_decoding == 1)
+        server.models[1].worker.release()
+        await asked
         await server.client.get("/health")
     (line,) = finished(caplog)
     fields = vars(line)

@@ -69,9 +69,13 @@ async def test_every_metric_of_the_table_is_there_for_both_models() -> None:
 
 
 async def test_a_served_request_is_in_every_histogram_once() -> None:
-    async with Harness(FakeScript(token_delay_s=0.02)) as server:
+    async with Harness(FakeScript(token_delay_s=0.02, hold_after=1)) as server:
         began_s = time.monotonic()
-        await server.ask("hello")
+        asked = asyncio.create_task(server.ask("hello"))
+        # There is time between tokens only if they come at two times.
+        await eventually(lambda: server.models[0].handle.num_decoding == 1)
+        server.models[0].worker.release()
+        await asked
         found = await settled(server, requests=1)
         took_s = time.monotonic() - began_s
     assert found.get("request_success_total", model="big", finished_reason="stop") == 1

@@ -119,7 +119,9 @@ async def test_a8_a_waiter_that_leaves_is_counted_no_more() -> None:
     async with SwapHarness(FakeScript(hold_after=1), FakeScript()) as server:
         held = server.asking("big")
         await server.running(1)
-        first, second = server.asking("small"), server.asking("small")
+        first = server.asking("small")
+        await eventually(lambda: server.router.waiting_for("small") == 1)
+        second = server.asking("small")
         await eventually(lambda: server.router.waiting_for("small") == 2)
         assert server.router.num_waiting == 1
         assert (await server.status_of("small"))["waiting_for_residency"] == 2

@@ -51,7 +51,7 @@ def try_mixture(few: FewTokens, num_chosen: int, dtype: torch.dtype) -> None:
     loads = torch.zeros(num_chosen, dtype=torch.int64, device=device)
     router = Router(DeviceLinear(matrix, None), num_chosen, num_chosen, True, plain_route, loads)
     # Sums of random codes are large: the norm makes numbers of the usual size of them.
-    spread = float(decode(small.inner.planes).square().mean().sqrt()) * hidden_size**0.5
+    spread = float(_matrix(small.inner, 0).square().mean().sqrt()) * hidden_size**0.5
     norm = NormWeight(noise(hidden_size).abs().add(0.5) / spread, 1e-6)
     for tokens in _TOKENS:
         x = noise(tokens, hidden_size)
@@ -80,19 +80,24 @@ def _expected(few: FewTokens, x: torch.Tensor, norm: NormWeight, router: Router)
     """What the mixture adds, operation by operation, in float32."""
     normal = rms_norm(x, norm.weight, norm.eps)
     routing, gate = router.choose(normal)
-    inner = decode(few.inner.planes).view(router.num_chosen, few.inner.rows, -1)
-    outer = decode(few.outer.planes).view(router.num_chosen, few.outer.rows, -1)
     total = torch.zeros_like(normal, dtype=torch.float32)
     for expert in range(router.num_chosen):
-        result = _block(normal.float(), inner[expert], outer[expert])
+        # One by one: decoded, all of them might not find room.
+        result = _block(normal.float(), _matrix(few.inner, expert), _matrix(few.outer, expert))
         weight = (routing.weights.float() * (routing.experts == expert)).sum(1, keepdim=True)
         total += weight * result
     if few.s_inner is not None and few.s_outer is not None and gate is not None:
-        parts = decode(few.s_inner.planes), decode(few.s_outer.planes)
+        parts = _matrix(few.s_inner, 0), _matrix(few.s_outer, 0)
         total += gate.float().sigmoid() * _block(normal.float(), *parts)
     return total
 
 
+def _matrix(stack: PlanesOfExperts, expert: int) -> torch.Tensor:
+    """An expert's matrix, decoded: f32 [rows, columns]."""
+    rows = torch.arange(stack.rows, device=stack.planes.codes.device) + expert * stack.rows
+    return decode(stack.planes.gathered(rows)).float()
+
+
 def _block(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    gate, up = (x @ gate_up.float().T).chunk(2, dim=1)
-    return (gate * gate.sigmoid() * up) @ down.float().T
+    gate, up = (x @ gate_up.T).chunk(2, dim=1)
+    return (gate * gate.sigmoid() * up) @ down.T
