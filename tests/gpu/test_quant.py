@@ -9,7 +9,7 @@ triton = pytest.importorskip("triton")
 
 from luce.engine.ops.cuda import quant_stream  # noqa: E402
 from luce.engine.ops.cuda.quant_mma import MMA_TILINGS, multiply, refusal  # noqa: E402
-from luce.engine.ops.cuda.quant_products import stream_fault  # noqa: E402
+from luce.engine.ops.cuda.quant_products import Kernel, kernel_fault  # noqa: E402
 from luce.engine.ops.cuda.quant_stream import StreamTiling  # noqa: E402
 from luce.engine.ops.ref.quant_matmul import decode  # noqa: E402
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear  # noqa: E402
@@ -154,7 +154,7 @@ def streamed(planes: QuantPlanes, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("type_name", STREAMED)
 def test_streamed_products(type_name: str) -> None:
-    assert stream_fault(QUANT_FORMATS[type_name], torch.device("cuda")) is None
+    assert kernel_fault(Kernel.STREAM, QUANT_FORMATS[type_name], torch.device("cuda")) is None
     planes = made(type_name, 1333, 1280)
     for rows in (1, 8, 13, 32, 64):
         x, wide = (

@@ -7,8 +7,9 @@ import codecs
 import json
 import socket
 import ssl
+import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -179,6 +180,7 @@ class Rules:
     access: Access = field(default_factory=Access)
     cors: Cors = field(default_factory=Cors)
     tls: ssl.SSLContext | None = None
+    clock_s: Callable[[], float] = time.monotonic
 
 
 class Harness:
@@ -199,7 +201,9 @@ class Harness:
     async def __aenter__(self) -> Self:
         self.models = [self._fake_model(index) for index in range(len(self._scripts))]
         names = [model.name for model in self.models]
-        self.router = Router(names, self.policy(names), self.rules.queue_limit)
+        self.router = Router(
+            names, self.policy(names), self.rules.queue_limit, clock_s=self.rules.clock_s
+        )
         self.served = ServedModels(
             [
                 ServedModel(ModelConfig(path=Path("fake.gguf"), name=model.name), model.handle)

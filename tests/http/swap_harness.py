@@ -77,10 +77,11 @@ class SwapHarness(Harness):
             self.router,
             residents,
             self.rules.coordinator,
+            clock_s=self.rules.clock_s,
         )
         residents.attach(self.coordinator)
         self.residents = residents
-        turns = Turns(rule, self.coordinator, residents)
+        turns = Turns(rule, self.coordinator, residents, watch)
         await start_turns(turns, list(self.supervisors.values()), self._start)
         if self.rules.unknown == "primary":
             self.served.unknown_model = NAMES[0]

@@ -65,7 +65,7 @@ async def test_every_metric_of_the_table_is_there_for_both_models() -> None:
         assert found.get(name, model="big") is not None, name
         assert found.get(name, model="small") is not None, name
     assert found.get("time_to_first_token_seconds_count", model="small") == 0
-    assert found.get("resident", model="big", device="cpu", state="ready") == 1
+    assert found.get("resident", model="big", device="cpu:0", state="ready") == 1
 
 
 async def test_a_served_request_is_in_every_histogram_once() -> None:
@@ -140,7 +140,7 @@ async def test_a_dead_primary_is_passed_over_and_its_return_a_restart() -> None:
         assert (await server.ask("x")).json()["model"] == "small"
         found = await settled(server, requests=1)
         assert found.get("route_decisions_total", **route("big", "small", "restarting")) == 1
-        assert found.get("resident", model="big", device="cpu", state="restarting") == 1
+        assert found.get("resident", model="big", device="cpu:0", state="restarting") == 1
         assert found.get("kv_cache_usage_ratio", model="big") is None
         assert found.get("requests_suspended", model="big") is None
         assert found.get("engine_steps_total", model="big") == 9
@@ -255,7 +255,7 @@ async def test_what_the_worker_says_of_itself() -> None:
     assert found.get("expert_imbalance_ratio", model="big", layer="1") is None
     assert found.get("experts_unused", model="big", layer="0") == 0
     assert found.get("experts_unused", model="big", layer="1") == 2
-    assert found.get("device_bytes", model="big", device="cpu", kind="weights") == 100
+    assert found.get("device_bytes", model="big", device="cpu:0", kind="weights") == 100
     resident = found.get("process_resident_bytes")
     assert resident is not None
     assert resident > 10 * 2**20

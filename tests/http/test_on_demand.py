@@ -151,6 +151,6 @@ async def test_a_sleeper_comes_back_without_a_new_process() -> None:
         metrics = (await server.client.get("/metrics")).text
         assert 'luce_model_loads_total{model="big"} 2.0' in metrics
         assert 'luce_pool_bytes{device="g0",kind="ours"} 60.0' in metrics
-        assert 'luce_resident{device="cpu",model="small",state="evicted"} 1.0' in metrics
+        assert 'luce_resident{device="cpu:0",model="small",state="evicted"} 1.0' in metrics
         named = 'luce_route_decisions_total{from="big",reason="named",to="small"} 1.0'
         assert named in metrics

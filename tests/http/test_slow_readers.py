@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from http_harness import CHAT, LOOPS, Harness, Rules, chat_body, eventually
 
@@ -43,10 +44,17 @@ async def test_reader_that_stalls_is_dropped(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_too_much_pending_drops_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_PENDING_BYTES", 50_000)
-    async with Harness(LONG, rules=Rules(stall_s=60)) as server:
+    # In two parts: what comes while nothing is pending is sent, however much it is.
+    halves = msgspec.structs.replace(LONG, hold_after=30_000)
+    async with Harness(halves, rules=Rules(stall_s=60)) as server:
         async with server.slow_reader() as client:
             await request(server, client, stream=True)
             await server.running(1)
+            connections = server.http.server_state.connections
+            await eventually(
+                lambda: server.in_flight() == 0 or any(c._client.pending_bytes for c in connections)
+            )
+            server.models[0].worker.release()
             await server.idle()
             with pytest.raises(ConnectionResetError):
                 await client.read_all()

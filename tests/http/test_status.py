@@ -67,7 +67,7 @@ async def test_one_idle_model() -> None:
         "capacity": 3,
         "in_flight": 0,
         "execution_mode": "batched",
-        "target_device": "cpu",
+        "target_device": "cpu:0",
         "draft_device": None,
         "max_context": 512,
         "state": "ready",

@@ -16,7 +16,7 @@ from swap_harness import SwapHarness, SwapRules
 from luce.errors import WorkerStartError
 from luce.listener import residents
 from luce.placement.effects import CoordinatorOptions
-from luce.placement.turns import TurnOptions
+from luce.placement.turns import SHORTEST_TURN_S, TurnOptions
 from luce.testing.fake_script import FakeScript
 
 pytestmark = pytest.mark.anyio
@@ -71,8 +71,9 @@ async def test_a5_interleaved_requests_are_served_in_cohorts(slots: int) -> None
     scripts = [FakeScript(token_delay_s=0.002, max_concurrency=slots) for _ in range(2)]
     scripts[0].hold_after = 1
     async with SwapHarness(*scripts, rules=SwapRules(queue_limit=64)) as server:
-        asks = []
-        for index in range(40):
+        asks = [server.asking("big")]
+        await server.running(1)
+        for index in range(1, 40):
             asks.append(server.asking(("big", "small")[index % 2]))
             await eventually(lambda n=index + 1: server.router.num_open + server.in_flight() >= n)  # type: ignore[misc]
         server.worker("big").script.hold_after = None
@@ -81,6 +82,28 @@ async def test_a5_interleaved_requests_are_served_in_cohorts(slots: int) -> None
         assert [answer.status_code for answer in answers] == [200] * 40
         assert [answer.json()["model"] for answer in answers] == ["big", "small"] * 20
         assert 1 <= server.swaps() <= 20
+        await server.idle()
+
+
+async def test_b63_who_asks_in_a_row_is_served_in_one_turn() -> None:
+    """With the command line's turns; time passes when the test says so."""
+    now = [0.0]
+    turns = TurnOptions(min_residency_s=None)
+    rules = SwapRules(turns=turns, clock_s=lambda: now[0])
+    async with SwapHarness(FakeScript(), FakeScript(), rules=rules) as server:
+        here, away, swaps = "big", "small", server.swaps()
+        for _ in range(4):
+            waits = server.asking(away)
+            await eventually(lambda: server.router.num_open == 1)
+            for _ in range(5):
+                assert (await server.named(here)).json()["model"] == here
+            assert not waits.done()
+            assert server.swaps() == swaps
+            await eventually(lambda: server.in_flight() == 0)
+            now[0] += SHORTEST_TURN_S
+            assert (await waits).json()["model"] == away
+            here, away, swaps = away, here, swaps + 1
+            assert server.swaps() == swaps
         await server.idle()
 
 

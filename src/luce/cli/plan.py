@@ -21,7 +21,7 @@ from luce.cli.rich_output import print_rich
 from luce.cli.server_status import NoStatus, fetch_status
 from luce.cli.visible import visible
 from luce.errors import PlacementError, UsageError
-from luce.listener.placing import PlacedModel, host_share, machine_for, planned
+from luce.listener.placing import PlacedModel, machine_for, plan_models
 from luce.placement.devices import HOST_POOL, Device
 from luce.placement.discovery import Machine
 from luce.placement.explain import PRESENT, Explanation, Question, ServerStatus, explain
@@ -79,8 +79,7 @@ def plan(argv: Sequence[str]) -> int:
     config = locate_demo(loaded.config)
     machine = machine_for(config.routing, config.models)
     try:
-        host = host_share(config, machine)
-        models = [planned(model, machine, host) for model in config.models]
+        models = plan_models(config, machine)
     except PlacementError as error:
         print(f"luce plan: {visible(str(error))}", file=sys.stderr)
         return DOES_NOT_FIT

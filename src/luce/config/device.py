@@ -26,6 +26,10 @@ class DeviceName:
     backend: Backend
     index: int
 
+    def __str__(self) -> str:
+        """As everybody is told it, whichever way it was written."""
+        return f"{self.backend}:{self.index}"
+
 
 def check_target(text: str) -> None:
     """A device's name, or "auto".

@@ -38,4 +38,4 @@ class DeviceMemory:
             raise BadValue(str(error)) from error
         if not nbytes:
             raise BadValue(f"{text!r}: the size is 0")
-        return cls(f"{name.backend}:{name.index}", nbytes)
+        return cls(str(name), nbytes)

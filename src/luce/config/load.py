@@ -18,7 +18,7 @@ from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.model import ModelConfig
 from luce.config.option import Option
 from luce.config.priority import in_priority
-from luce.config.profile_settings import profile_settings
+from luce.config.profile_settings import flags_of_profile, profile_settings
 from luce.config.residency_check import check_residency
 from luce.config.routing import RoutingConfig
 from luce.config.setting import Setting, Settings, defaults_of, values_of
@@ -111,7 +111,7 @@ def _options_with_variables(balanced: bool) -> list[Option]:
 def _block(model: WrittenModel, variables: Settings) -> ModelBlock:
     profile = profile_settings(variables, model.settings)
     settings = _merged(MODEL_OPTIONS, profile, variables, model.settings)
-    config = ModelConfig(**values_of(settings))
+    config = ModelConfig(**values_of(settings), flags_of_profile=flags_of_profile(settings))
     return ModelBlock(place=model.place, config=config, settings=settings)
 
 

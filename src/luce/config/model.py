@@ -22,9 +22,11 @@ class ModelConfig:
 
     Attributes:
         path: the model's file or folder.
+        flags_of_profile: options that have the value of its profile, and nobody else's.
     """
 
     path: Path
+    flags_of_profile: tuple[str, ...] = ()
     name: str = option(
         "luce",
         "--model-name",

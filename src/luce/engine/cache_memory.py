@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import mmap
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
 from luce.engine.device import Device
@@ -14,6 +15,9 @@ from luce.engine.device_arena import DeviceArena, aligned
 from luce.engine.memory_driver import DriverError, MemoryDriver
 
 _log = logging.getLogger(__name__)
+
+_HUGE_PAGE = 2 << 20
+_LARGE = 2 * _HUGE_PAGE
 
 Zeros = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
 """Makes a tensor of zeros of a shape and type, on a device."""
@@ -23,9 +27,29 @@ def fresh_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     """Memory of PyTorch's; on a CPU committed page by page as it is first written."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # torch.zeros writes every byte; numpy asks the system for pages that are zero already.
-    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)
+    # torch.zeros writes every byte; the system's own pages are zero already.
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = _zero_pages(nbytes)
+    return raw[:nbytes].view(dtype).view(shape)
+
+
+def _zero_pages(nbytes: int) -> torch.Tensor:
+    """At least so many bytes; large ones in huge pages, of which the first begins with them.
+
+    Each layer's blocks are used from its beginning: elsewhere it would commit two pages at once.
+    """
+    is_large = nbytes >= _LARGE
+    pages = mmap.mmap(
+        -1, max(1, nbytes) + is_large * _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )
+    raw = torch.frombuffer(pages, dtype=torch.uint8)
+    if not is_large:
+        return raw
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # Some kernels know the name and have no such pages.
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return raw[-raw.data_ptr() % _HUGE_PAGE :]
 
 
 class CacheMemory:

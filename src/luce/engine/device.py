@@ -40,7 +40,7 @@ class Device:
     """A device that exists.
 
     Attributes:
-        name: "cpu", "cuda:0" or "hip:0", as people see it.
+        name: "cpu:0", "cuda:0" or "hip:0", as people see it.
         torch: PyTorch's handle; a ROCm device is "cuda" there.
     """
 
@@ -65,7 +65,7 @@ def open_device(text: str) -> Device:
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":
         # Several cpu:N name parts of one machine, so that models can be placed apart on it.
-        return Device(f"cpu:{index}" if index else "cpu", torch.device("cpu"))
+        return Device(f"cpu:{index}", torch.device("cpu"))
     return _open_gpu(kind, index)
 
 

@@ -62,15 +62,16 @@ class _Range:
         self.segments: list[tuple[int, int, int]] = []
         """Start, size and handle of each that has memory."""
 
-    def strip(self) -> None:
-        """Take all memory away, once the device is done with it.
+    def strip(self, first: int = 0) -> None:
+        """Take memory away from all segments that begin at `first` or behind it, once the device
+        is done with them.
 
         Raises:
             RuntimeError: the device failed.
         """
-        if self.segments:
+        if self.segments and self.segments[-1][0] >= first:
             synchronize(self.device)
-        while self.segments:
+        while self.segments and self.segments[-1][0] >= first:
             start, size, handle = self.segments[-1]
             self.driver.strip(self.address + start, size, handle)
             self.segments.pop()
@@ -174,6 +175,14 @@ class DeviceArena:
         except BaseException:
             self.empty()
             raise
+
+    def shrink(self, nbytes: int) -> None:
+        """Give back pieces that hold none of the first so many bytes.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        self._range.strip(nbytes)
 
     def empty(self) -> None:
         """Give the memory back; addresses and tensors stay, and must not be used.

@@ -208,12 +208,19 @@ class DeviceExecutor:
         self._try_mixed(reversed(self._mixed_shapes(chunk)))
 
     def capture_largest(self, chunk: int) -> int:
-        """Capture the largest steps alone; returns how many there are in all."""
+        """Capture the largest steps alone.
+
+        Returns:
+            What steps will take beside the memory that these share with all others, in bytes: the
+            driver's of every step, and the logits that each of the others leaves.
+        """
         self._pool = graph_pool()
-        self._captured[self._sizes[-1]] = self._capture(self._sizes[-1], self._pool)
-        shapes = self._mixed_shapes(chunk)
+        largest, shapes = self._sizes[-1], self._mixed_shapes(chunk)
+        captured = self._captured[largest] = self._capture(largest, self._pool)
         self._try_mixed(shapes[-1:])
-        return len(self._sizes) + len(shapes)
+        lines = sum(self._sizes[:-1]) + sum(shape.sampled for shape in shapes[:-1])
+        num_steps = len(self._sizes) + len(shapes)
+        return num_steps * GRAPH_BYTES + lines * captured.logits.bytes_per_line
 
     def _mixed_shapes(self, chunk: int) -> tuple[StepShape, ...]:
         """None for models that keep account of tokens, padding included."""

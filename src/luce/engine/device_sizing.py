@@ -16,7 +16,7 @@ from luce.engine.runner import Runner
 from luce.errors import PlacementError
 from luce.kv.spec import KVSpec
 from luce.sizing.model_sizes import Sizing
-from luce.sizing.steps import GRAPH_BYTES, STEP_MARGIN_BYTES
+from luce.sizing.steps import STEP_MARGIN_BYTES
 from luce.units import format_bytes
 
 
@@ -64,11 +64,10 @@ def _measured(executor: DeviceExecutor, device: Device, options: EngineOptions) 
     eager = peak_bytes(device, lambda: executor.warm_up(options.chunk))
     release_cached(device)
     before = free_bytes(device)
-    num_graphs = executor.capture_largest(options.captured_chunk)
+    own = executor.capture_largest(options.captured_chunk)
     release_cached(device)
     # The smaller steps use the same pool; only what is their own adds up.
-    captured = max(0, before - free_bytes(device)) + num_graphs * GRAPH_BYTES
-    return StepMemory(eager, captured)
+    return StepMemory(eager, max(0, before - free_bytes(device)) + own)
 
 
 def fit_pool(

@@ -287,7 +287,7 @@ class Engine:
             PlacementError: the device's memory does not hold it. In both cases, and in any other,
                 the model is as evicted as it was.
         """
-        level = self._weights.level
+        level, has_steps = self._weights.level, self._is_paused
         if level is None:
             return self._weights.parked_bytes
         try:
@@ -300,7 +300,7 @@ class Engine:
             with torch.inference_mode():
                 self._loads.restart(self._weights.built.model)
         except BaseException:
-            self._end_serving(keeps_steps=level != "cold")
+            self._end_serving(keeps_steps=has_steps)
             self._weights.leave(level)
             release_all(self._device)
             raise
@@ -329,11 +329,11 @@ class Engine:
                 self._runner.prepare(batch)
 
     def _begin_serving(self) -> None:
-        resolved, device = self.resolved, self._device
-        built = self._weights.built
-        runner = make_runner(self._blueprint, built, self._weights.placing_driver)
-        rows = make_rows(built, resolved, device)
-        executor = make_executor(runner, resolved, device) if built.ops.is_on_device else None
+        resolved, device, built = self.resolved, self._device, self._weights.built
+        with room_for(self._blueprint):
+            runner = make_runner(self._blueprint, built, self._weights.placing_driver)
+            rows = make_rows(built, resolved, device)
+            executor = make_executor(runner, resolved, device) if built.ops.is_on_device else None
         self._check = PlanCheck(resolved)
         self._runner, self._rows, self._executor = runner, rows, executor
         self._is_serving = True

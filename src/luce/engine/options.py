@@ -64,7 +64,7 @@ class EngineInfo:
 
     Attributes:
         architecture: "llama", "qwen2", "qwen3".
-        device: "cpu", "cuda:0", "hip:0".
+        device: "cpu:0", "cuda:0", "hip:0".
         dtype: "float32", "bfloat16" or "float16".
         max_ctx: longest sequence in tokens.
         kv_pool_tokens: tokens the KV cache holds.

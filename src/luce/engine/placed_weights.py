@@ -27,6 +27,7 @@ from luce.engine.device import (
 from luce.engine.device_arena import SEGMENT_BYTES, DeviceArena, aligned
 from luce.engine.memory_driver import MemoryDriver
 from luce.engine.reached_tensors import reached_tensors
+from luce.errors import PlacementError
 from luce.units import format_bytes
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class PlacedWeights:
 
     Raises:
         RuntimeError: there are no addresses or no memory; all tensors are where they were.
+        PlacementError: neither is there memory to put them back.
 
     Attributes:
         nbytes: device memory taken while they are there.
@@ -88,8 +90,7 @@ class PlacedWeights:
                 while self._arena.extend() is not None:
                     pass
         except RuntimeError:
-            with torch.inference_mode():
-                self._undo(groups)
+            self._undo(groups)
             self._arena.empty()
             raise
         release_cached(device)
@@ -169,19 +170,35 @@ class PlacedWeights:
                 release_cached(self._device)
 
     def _undo(self, groups: list[_Group]) -> None:
-        """Put everything where PyTorch likes, as it was."""
-        for group in groups:
-            if group.storage is None:
-                source = self._arena.bytes[group.start : group.start + group.nbytes]
-                back = source.clone()
-                group.bind(back.untyped_storage(), 0)
-        synchronize(self._device)
+        """Put everything where PyTorch likes, as it was.
+
+        From the end on: what is empty makes room for what still has to go.
+
+        Raises:
+            PlacementError: there is no room; some are here and some there, so none can be parked.
+        """
+        try:
+            with torch.inference_mode():
+                for group in reversed([each for each in groups if each.storage is None]):
+                    source = self._arena.bytes[group.start : group.start + group.nbytes]
+                    group.bind(source.clone().untyped_storage(), 0)
+                    self._arena.shrink(group.start)
+            synchronize(self._device)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise PlacementError(
+                f"{self._device.name}: weights were moved in part and cannot go back: {reason}"
+            ) from error
 
 
 def place_weights(
     roots: Iterable[object], device: Device, driver: MemoryDriver
 ) -> PlacedWeights | None:
-    """Move a model's weights; None, with the reason logged, if they stay where they are."""
+    """Move a model's weights; None, with the reason logged, if they stay where they are.
+
+    Raises:
+        PlacementError: they cannot be moved as a whole, nor stay.
+    """
     try:
         return PlacedWeights(roots, device, driver)
     except RuntimeError as error:

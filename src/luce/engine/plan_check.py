@@ -41,13 +41,18 @@ class PlanCheck:
         if not used <= started:
             row = min(used - started)
             raise InternalError(f"step {plan.step} uses row {row}, which was not started")
-        for item in self._unusual(plan.items):
+        unusual = self._unusual(plan.items)
+        num_chunks = sum(bool(item.token_ids) for item in unusual)
+        if not all(item.token_ids for item in plan.items[len(rows) - num_chunks :]):
+            raise InternalError(f"step {plan.step} has a decode row behind a prompt")
+        for item in unusual:
             self._check_item(plan.step, item)
         self._started = started
 
     def _check_start(self, step: int, start: RowStart) -> None:
         if not 0 <= start.row < self._resolved.max_rows:
             raise InternalError(f"step {step} starts row {start.row} of {self._resolved.max_rows}")
+        self._checked_blocks.pop(start.row, None)
         self._check_tokens(step, start.history)
         self._check_checkpoint(step, start.restore_checkpoint)
         if not 0 <= start.seed < 1 << 64:

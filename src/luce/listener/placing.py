@@ -12,8 +12,9 @@ from luce.config.device import AUTO, parse_device
 from luce.config.forms import snapshot_bytes
 from luce.config.listener import ServerConfig
 from luce.config.model import ModelConfig
+from luce.config.profile_settings import profile_note
 from luce.config.routing import RoutingConfig
-from luce.errors import PlacementError
+from luce.errors import PlacementError, UsageError
 from luce.listener.startup import load_spec
 from luce.loaders.file_identity import FileIdentity
 from luce.placement.devices import Device
@@ -94,13 +95,40 @@ def place_models(config: ServerConfig, machine: Machine) -> tuple[PlacedModel, .
         UsageError: an option does not go together with a model.
         PlacementError: a model does not fit, even if nothing else were there.
     """
-    host = host_share(config, machine)
-    placed = tuple(planned(model, machine, host) for model in config.models)
+    placed = plan_models(config, machine)
     for model in placed:
         if model.plan.result == "cannot_fit":
             raise PlacementError(f"not enough memory on {model.device.id}: {model.plan.problem}")
         _log_plan(model)
     return placed
+
+
+def plan_models(config: ServerConfig, machine: Machine) -> tuple[PlacedModel, ...]:
+    """Place and plan every model, whether it fits or not; who takes turns is planned beside what
+    the others keep on its device.
+
+    Raises:
+        ModelFileError: a model cannot be read.
+        UsageError: an option does not go together with a model.
+        PlacementError: as `planned` says.
+    """
+    host = host_share(config, machine)
+    alone = tuple(planned(model, machine, host) for model in config.models)
+    if not config.routing.swap_residency:
+        return alone
+    return tuple(_among(model, alone, machine, host) for model in alone)
+
+
+def _among(
+    model: PlacedModel, models: Iterable[PlacedModel], machine: Machine, host: HostShare
+) -> PlacedModel:
+    """One of those that take turns where they share a device."""
+    others = [o for o in models if o is not model and o.device.uuid == model.device.uuid]
+    if not others:
+        spec = msgspec.structs.replace(model.spec, takes_turns=False)
+        return replace(model, spec=spec)
+    beside_bytes = sum(other.plan.kept_bytes for other in others)
+    return _planned_on(model.device, model.config, machine, host, beside_bytes)
 
 
 def host_share(config: ServerConfig, machine: Machine) -> HostShare:
@@ -129,18 +157,36 @@ def planned(config: ModelConfig, machine: Machine, host: HostShare = HostShare()
         PlacementError: a device was to be chosen for it, and none holds it, or it is to keep more
             on the host than the host has.
     """
+    try:
+        return _planned(config, machine, host)
+    except UsageError as error:
+        raise UsageError(f"{error}{profile_note(config, str(error))}") from error
+
+
+def _planned(config: ModelConfig, machine: Machine, host: HostShare) -> PlacedModel:
     placed = _with_device(config, machine)
     _check_snapshots(placed, machine)
     target = parse_device(placed.target_device)
-    device = machine.device(target.backend, target.index)
+    return _planned_on(machine.device(target.backend, target.index), placed, machine, host)
+
+
+def _planned_on(
+    device: Device,
+    config: ModelConfig,
+    machine: Machine,
+    host: HostShare,
+    beside_bytes: int = 0,
+) -> PlacedModel:
     spec = msgspec.structs.replace(
-        load_spec(placed), num_models=host.num_models, takes_turns=host.takes_turns
+        load_spec(config), num_models=host.num_models, takes_turns=host.takes_turns
     )
     free = machine.free_bytes(device)
     # Whatever the worker finds there later must be what was planned, even if it changes now.
     spec = msgspec.structs.replace(spec, files=FileIdentity.of(config.path).digest)
-    plan = plan_model(PlanRequest(spec, device, free, host.free_bytes, host.parked_bytes))
-    return PlacedModel(placed, device, plan, frozen_spec(spec, plan))
+    plan = plan_model(
+        PlanRequest(spec, device, free, host.free_bytes, host.parked_bytes, beside_bytes)
+    )
+    return PlacedModel(config, device, plan, frozen_spec(spec, plan))
 
 
 def _check_snapshots(config: ModelConfig, machine: Machine) -> None:

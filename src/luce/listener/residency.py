@@ -50,11 +50,13 @@ class Turns:
         rule: who gives way to whom.
         coordinator: decides.
         residents: does it.
+        watch: knows what is free.
     """
 
     rule: DeviceTurns
     coordinator: Coordinator
     residents: Residents
+    watch: DeviceWatch
 
 
 def policy_of(config: ServerConfig) -> RoutePolicy:
@@ -69,8 +71,7 @@ def device_sets(config: ServerConfig) -> dict[str, tuple[str, ...]]:
     """Devices of each model, by canonical name, the one of its layers first."""
     sets: dict[str, tuple[str, ...]] = {}
     for model in config.models:
-        device = parse_device(model.target_device)
-        sets[model.name] = (f"{device.backend}:{device.index}",)
+        sets[model.name] = (str(parse_device(model.target_device)),)
     return sets
 
 
@@ -101,7 +102,7 @@ def build_turns(
         CoordinatorOptions(drain_timeout_s=float(options.swap_drain_timeout_s)),
     )
     residents.attach(coordinator)
-    return Turns(rule, coordinator, residents)
+    return Turns(rule, coordinator, residents, watch)
 
 
 def _turn_options(options: RoutingConfig) -> TurnOptions:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from luce.config.device import AUTO, parse_device
 from luce.config.model import ModelConfig
 from luce.listener.ports import Text
 from luce.placement.coordinator import Coordinator
@@ -86,8 +87,11 @@ class ServedModel:
 
     @property
     def device(self) -> str:
-        """Where it is, or should be once it is loaded."""
-        return self.handle.ready.device if self.handle.ready else self.config.target_device
+        """Where it is, or should be once it is loaded, by the name that everybody uses."""
+        if self.handle.ready is not None:
+            return self.handle.ready.device
+        named = self.config.target_device
+        return named if named == AUTO else str(parse_device(named))
 
     @property
     def num_restarts(self) -> int:

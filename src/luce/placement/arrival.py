@@ -21,7 +21,6 @@ class Arrival:
         dropped: models that were made to keep less, with what they keep then.
         restoring: displaced ones on their way back; the target has failed.
         has_fallen_back: the one retry after dropping what others keep is used up.
-        num_rounds: times room was made.
         drained_s: when the last one had nothing left to do.
         warned_s: when people were last told that it takes long.
         problem: why the target does not come in.
@@ -36,7 +35,6 @@ class Arrival:
     dropped: dict[str, Depth] = field(default_factory=dict)
     restoring: set[str] = field(default_factory=set)
     has_fallen_back: bool = False
-    num_rounds: int = 0
     drained_s: float | None = None
     warned_s: float = 0.0
     problem: str = ""
@@ -57,4 +55,3 @@ class Arrival:
         """These give way now."""
         self.leaving.update({eviction.model: eviction.depth for eviction in evictions})
         self.reason = self.reason or reason
-        self.num_rounds += 1

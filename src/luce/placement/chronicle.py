@@ -30,13 +30,11 @@ class Chronicle:
 
     Attributes:
         history: the last decisions.
-        num_ready: models that came in after the start.
         num_failed: times one did not.
     """
 
     def __init__(self, fleet: Fleet, clock_s: Callable[[], float]) -> None:
         self.history = DecisionHistory()
-        self.num_ready = 0
         self.num_failed = 0
         self._fleet = fleet
         self._clock_s = clock_s
@@ -58,7 +56,6 @@ class Chronicle:
 
     def came_in(self, arrival: Arrival, record: ModelRecord) -> None:
         """A model is resident: what gave way, and where the time went."""
-        self.num_ready += 1
         self.note(record.name, "ready", record.last_reason)
         now_s = self._clock_s()
         drained_s = arrival.drained_s if arrival.drained_s is not None else now_s

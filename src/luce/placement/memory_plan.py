@@ -91,6 +91,8 @@ class MemoryPlan:
             process, copies of prefixes (`kv`) and parked weights (`weights`).
         result: whether the bytes hold.
         sizes: what the worker is told; None unless `result` is "ok".
+        kept_bytes: of its device's memory, what its process keeps there though the model is evicted
+            and its weights are in host memory: the context and captured steps.
         problem: why the result is not "ok", as a sentence.
         warnings: sentences for people.
     """
@@ -100,6 +102,7 @@ class MemoryPlan:
     host: DevicePlan = DevicePlan()
     result: PlanResult
     sizes: FrozenSizes | None = None
+    kept_bytes: int = 0
     problem: str = ""
     warnings: tuple[str, ...] = ()
 

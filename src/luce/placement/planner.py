@@ -24,7 +24,7 @@ from luce.sizing.element_types import ELEMENT_BYTES, KV_TYPE_OF, resolve_dtype_n
 from luce.sizing.geometry import kv_spec, state_spec, typed_spec
 from luce.sizing.model_sizes import DEFAULT_MAX_CTX, ModelGeometry, Room, Sizing, size_model
 from luce.sizing.snapshots import SnapshotSizes, automatic_bytes
-from luce.sizing.steps import device_step_bytes
+from luce.sizing.steps import device_step_bytes, kept_step_bytes
 from luce.units import format_bytes
 
 _MIB = 1 << 20
@@ -50,6 +50,7 @@ class PlanRequest:
         host_free_bytes: of the machine's memory, likewise; None = nobody knows, and what prefixes
             may take there by themselves is not planned.
         parked_bytes: host memory there is for weights of models that are swapped out.
+        beside_bytes: of the device's memory, what models that take turns with this one keep there.
     """
 
     spec: LoadSpec
@@ -57,6 +58,7 @@ class PlanRequest:
     free_bytes: int | None = None
     host_free_bytes: int | None = None
     parked_bytes: int = 0
+    beside_bytes: int = 0
 
     @property
     def is_on_cpu(self) -> bool:
@@ -120,6 +122,7 @@ def plan_checkpoint(checkpoint: Checkpoint, request: PlanRequest) -> MemoryPlan:
             kv_pool_tokens=sizing.num_blocks * request.spec.block_tokens,
             prefix_snapshot_bytes=snapshots,
         ),
+        kept_bytes=_kept(geometry, request),
         warnings=tuple(_warnings(sizing, checkpoint.hparams.context_length, request)),
     )
 
@@ -185,8 +188,8 @@ def _sized(geometry: ModelGeometry, request: PlanRequest, spec: LoadSpec) -> Siz
 
 def _room(request: PlanRequest) -> int:
     """What the model may take."""
-    free = request.free_bytes
-    return request.ceiling_bytes if free is None else min(free, request.ceiling_bytes)
+    free = request.ceiling_bytes if request.free_bytes is None else request.free_bytes
+    return max(0, min(free, request.ceiling_bytes) - request.beside_bytes)
 
 
 def _needed(sizing: Sizing, request: PlanRequest) -> int:
@@ -243,6 +246,14 @@ def _snapshot_bytes(sizing: Sizing, geometry: ModelGeometry, request: PlanReques
 def _context(request: PlanRequest) -> int:
     """Of a process on the device."""
     return 0 if request.is_on_cpu else CONTEXT_BYTES
+
+
+def _kept(geometry: ModelGeometry, request: PlanRequest) -> int:
+    """On a GPU, of a model that is evicted."""
+    if request.is_on_cpu:
+        return 0
+    hparams, rows = geometry.checkpoint.hparams, request.spec.max_concurrency
+    return CONTEXT_BYTES + kept_step_bytes(hparams, rows, geometry.element_bytes)
 
 
 def _too_large(parts: DevicePlan, request: PlanRequest) -> str:

@@ -47,6 +47,22 @@ def device_step_bytes(scratch: int, max_rows: int) -> int:
     return 2 * scratch + num_graphs * GRAPH_BYTES + STEP_MARGIN_BYTES
 
 
+def kept_step_bytes(hparams: HParams, max_rows: int, element_bytes: int) -> int:
+    """What captured decode steps hold on a GPU while their model is away, an upper bound: the
+    driver's memory of each, the logits it leaves, the largest one's intermediate tensors.
+
+    Args:
+        hparams: of the model.
+        max_rows: lanes of the largest.
+        element_bytes: of the type it computes in.
+    """
+    sizes = padded_sizes(max_rows)
+    # As the model computes them, and adjusted ones of 4 bytes; rows keep counts of tokens.
+    lines = (sum(sizes) * (element_bytes + 4) + max_rows * 4) * hparams.vocab_size
+    tokens = max_rows * _token_elements(hparams) * element_bytes
+    return len(sizes) * GRAPH_BYTES + lines + tokens + _FIXED_SCRATCH_BYTES
+
+
 def _token_elements(hparams: HParams) -> int:
     """Numbers kept at a time for one token of a step, in its widest layer."""
     q_rows = hparams.num_heads * hparams.head_dim * (2 if hparams.gated_attention else 1)

@@ -243,6 +243,6 @@ class _HostBytes:
 
 
 def host_bytes_at(address: int, nbytes: int, owner: object, device: object) -> torch.Tensor:
-    """`luce.engine.device.bytes_at` of this memory."""
+    """`luce.engine.device_arena.bytes_at` of this memory."""
     del device
     return torch.from_numpy(np.asarray(_HostBytes(address, nbytes, owner)))

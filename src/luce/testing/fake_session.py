@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from luce.config.device import parse_device
 from luce.protocol import messages as wire
 from luce.protocol.frames import (
     MAX_FRAME_BYTES,
@@ -152,7 +153,7 @@ class FakeSession:
         ready = wire.Ready(
             limits=self._script.limits,
             architecture=self._script.architecture,
-            device=load.spec.device,
+            device=str(parse_device(load.spec.device)),
             dtype="float32",
             weights_bytes=self._script.weights_bytes,
             kv_bytes=self._script.kv_pool_tokens,

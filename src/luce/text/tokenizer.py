@@ -114,10 +114,6 @@ class Tokenizer:
         token = self._markup.by_text.get(text)
         return None if token is None else token.id
 
-    def is_control(self, token_id: int) -> bool:
-        """Whether the token is markup and stands for no text."""
-        return token_id in self.special_ids
-
     def encode(self, text: str) -> list[int]:
         """Encode plain text; control token texts in it are ordinary characters.
 

@@ -36,7 +36,7 @@ def test_every_case_that_fits_is_measured(model: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bench_module, "REPEATS", 1)
     figures = measure(model, arguments(model))
     assert figures.name == model.name
-    assert (figures.device, figures.dtype) == ("cpu", "float32")
+    assert (figures.device, figures.dtype) == ("cpu:0", "float32")
     assert figures.prefill[512] is not None
     assert figures.prefill[2000] is None, "longer than the model's context"
     assert set(figures.decode) == {1, 4, 8, 16}

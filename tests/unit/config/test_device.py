@@ -23,6 +23,11 @@ def test_devices(text: str, device: DeviceName) -> None:
     assert parse_device(text) == device
 
 
+@pytest.mark.parametrize("text", ["cpu", "cpu:0"])
+def test_one_name_whichever_way_it_was_written(text: str) -> None:
+    assert str(parse_device(text)) == "cpu:0"
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "gpu:0", "cuda", "hip", "cuda:", "cpu:", "cuda:-1", "cuda:0,cuda:1", "CPU:0", "cuda:0 ",

@@ -13,7 +13,7 @@ from luce.config.listener import ListenerConfig, ServerConfig
 from luce.config.load import Loaded
 from luce.config.model import ModelConfig
 from luce.config.profile import PROFILES
-from luce.config.profile_settings import profile_settings
+from luce.config.profile_settings import profile_note, profile_settings
 from luce.config.setting import Setting, Source
 from luce.errors import UsageError
 
@@ -92,3 +92,13 @@ def test_variables_that_are_set_stay() -> None:
     (note,) = set_profile_variables(config, environment)
     assert environment == {"PYTORCH_ALLOC_CONF": "mine"}
     assert "is set already and stays as it is" in note
+
+
+def test_a_problem_with_what_a_profile_says_names_the_profile() -> None:
+    model = loaded("m --profile coding-agents --chunk 64").config.models[0]
+    assert profile_note(model, "--chunk 64 is too short") == ""
+    assert profile_note(model, "--max-ctx 32768 is longer than 8192 tokens") == (
+        "; --max-ctx is set by --profile coding-agents; a value you write wins"
+    )
+    plain = loaded("m --max-ctx 32768").config.models[0]
+    assert profile_note(plain, "--max-ctx 32768 is longer than 8192 tokens") == ""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pretended_device import CPU, GRANULARITY, assert_nothing_is_left, driver_over, pretend
 
-from luce.engine.cache_memory import CacheMemory, cache_memory
+from luce.engine.cache_memory import CacheMemory, cache_memory, fresh_zeros
 from luce.engine.kv_tensors import kv_tensors
 from luce.engine.memory_driver import DriverError
 from luce.engine.state_tensors import StateTensors
@@ -113,3 +113,17 @@ def test_without_a_driver_or_anything_to_keep(library: FakeMemoryDriver) -> None
     assert cache_memory(None, (5,), CPU) is None
     assert cache_memory(driver_over(library), (0,), CPU) is None
     assert library.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 3 << 19])
+def test_zeros_of_a_cpu(rows: int) -> None:
+    memory = fresh_zeros((rows, 4), torch.float32, HERE)
+    assert memory.shape == (rows, 4)
+    assert not memory.any()
+    memory += 2
+    assert memory.sum() == rows * 8
+
+
+def test_a_large_cache_begins_with_a_huge_page() -> None:
+    for _ in range(3):
+        assert fresh_zeros((5, 1 << 20), torch.float16, HERE).data_ptr() % (2 << 20) == 0

@@ -26,7 +26,7 @@ from luce.errors import PlacementError, UsageError
 def test_cpu(text: str) -> None:
     device = open_device(text)
     assert device.is_cpu
-    assert device.name == "cpu"
+    assert device.name == "cpu:0"
     assert device.torch == torch.device("cpu")
 
 

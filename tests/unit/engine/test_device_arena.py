@@ -58,6 +58,17 @@ def test_tensors_stay_while_memory_goes() -> None:
     assert float(part.sum()) == part.numel()
 
 
+def test_the_end_can_be_given_back_alone() -> None:
+    library = FakeMemoryDriver()
+    arena = make(library)
+    arena.fill_up()
+    for nbytes, left in ((5, 5), (4, 4), (3, 4), (2, 2), (1, 2)):
+        arena.shrink(nbytes * GRANULARITY)
+        assert library.used_bytes == arena.mapped_bytes == left * GRANULARITY
+    arena.shrink(0)
+    assert (library.used_bytes, library.wrong) == (0, [])
+
+
 def test_memory_and_addresses_go_with_the_last_tensor() -> None:
     library = FakeMemoryDriver()
     arena = make(library)

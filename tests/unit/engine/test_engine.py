@@ -49,7 +49,7 @@ def first_plan(step: int = 1, **start: object) -> StepPlan:
 
 def test_resolved(path: Path) -> None:
     found = load(path, max_ctx=200, max_concurrency=3, block_tokens=8).resolved
-    assert (found.architecture, found.device, found.dtype) == ("llama", "cpu", "float32")
+    assert (found.architecture, found.device, found.dtype) == ("llama", "cpu:0", "float32")
     assert (found.max_ctx, found.max_rows, found.block_tokens) == (200, 3, 8)
     assert (found.kv_pool_tokens, found.num_blocks) == (600, 76)
     assert found.vocab_size == open_checkpoint(path).hparams.vocab_size

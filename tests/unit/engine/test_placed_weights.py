@@ -129,6 +129,33 @@ def test_weights_that_cannot_be_moved_stay(
     assert float(each[2][0]) == float(each[1][5, 3]) == 7.0
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_goes_back_makes_room_for_the_next(
+    library: FakeMemoryDriver, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Going back needs no more beside the weights than moving did; without that, none serve."""
+    each = [torch.randn(128, 128) for _ in range(5)]
+    before, taken = as_bytes(each), []
+    bind = placed_weights._Group.bind
+
+    def watched(group: object, storage: torch.UntypedStorage, start: int) -> None:
+        taken.append(library.used_bytes // GRANULARITY)
+        if fails and len(taken) == 6:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        bind(group, storage, start)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(placed_weights._Group, "bind", watched)
+    library.fail("MemCreate", after=4)
+    if fails:
+        with pytest.raises(PlacementError, match="cannot go back: CUDA out of memory"):
+            place_weights([each], CPU, driver_over(library))
+        return
+    assert place_weights([each], CPU, driver_over(library)) is None
+    assert taken == [1, 2, 3, 4, 4, 3, 2, 1]
+    assert as_bytes(each) == before
+    assert_nothing_is_left(library)
+
+
 def test_addresses_that_cannot_be_had(
     library: FakeMemoryDriver, caplog: pytest.LogCaptureFixture
 ) -> None:

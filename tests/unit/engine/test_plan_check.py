@@ -54,6 +54,21 @@ def test_a_decoding_rows_table_is_checked_as_it_grows() -> None:
         check.check(plan(replace(ITEM, block_table=(11,))))
 
 
+def test_a_new_occupants_table_is_looked_at_though_it_is_as_long_as_the_last_ones() -> None:
+    check = PlanCheck(INFO)
+    check.check(plan())
+    with pytest.raises(InternalError, match="outside 1 to 10"):
+        check.check(plan(replace(ITEM, start=2, token_ids=(), block_table=(11,))))
+
+
+def test_decode_rows_come_first() -> None:
+    decode = replace(ITEM, row=2, start=2, token_ids=())
+    starts = (START, replace(START, row=2))
+    PlanCheck(INFO).check(StepPlan(1, starts, (decode, ITEM)))
+    with pytest.raises(InternalError, match="a decode row behind a prompt"):
+        PlanCheck(INFO).check(StepPlan(1, starts, (ITEM, decode)))
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [

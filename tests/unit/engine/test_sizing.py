@@ -117,7 +117,7 @@ def test_default_pool_takes_a_quarter_of_what_is_free() -> None:
 
 
 def test_not_enough_memory_says_what_is_needed_and_free() -> None:
-    with pytest.raises(PlacementError, match=r"cpu: .* needed, 1\.0 MiB free") as caught:
+    with pytest.raises(PlacementError, match=r"cpu:0: .* needed, 1\.0 MiB free") as caught:
         size(1 << 20)
     for part in ("weights", "KV cache", "scratch", "--max-ctx"):
         assert part in str(caught.value)

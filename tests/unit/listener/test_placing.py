@@ -95,6 +95,40 @@ def test_prefixes_and_parked_weights_are_planned_on_the_host(
         assert one.plan.host.weights_bytes == (weights if is_parked else 0)
 
 
+@pytest.mark.parametrize("asked", [None, 4096])
+def test_who_takes_turns_leaves_room_for_what_others_keep(
+    inventory: Path, demo_model: Path, asked: int | None
+) -> None:
+    """The contexts and captured steps of two others; sizes that somebody asked for stay."""
+    inventory.write_text(
+        "[[device]]\nid = 'cuda:0'\ntotal_mib = 7000\n[[device]]\nid = 'cuda:1'\n"
+        "total_mib = 7000\n[[device]]\nid = 'cpu:0'\ntotal_mib = 64000\n",
+        encoding="ascii",
+    )
+    common: dict[str, Any] = {"path": demo_model, "max_concurrency": 64, "kv_pool_tokens": asked}
+    models = [
+        *(ModelConfig(name=name, target_device="cuda:0", **common) for name in "abc"),
+        ModelConfig(name="d", target_device="cuda:1", **common),
+    ]
+    settings = config(inventory, *models)
+    turns = RoutingConfig(model_routing="name", swap_residency=True, device_inventory=inventory)
+    together = place(settings)
+    apart = place(replace(settings, routing=turns))
+    assert [model.spec.takes_turns for model in apart] == [True, True, True, False]
+    kept = apart[1].plan.kept_bytes
+    assert 600 << 20 < kept < 2 * GIB
+    lost = [
+        before.plan.bytes_on(before.device.uuid) - after.plan.bytes_on(after.device.uuid)
+        for before, after in zip(together, apart, strict=True)
+    ]
+    if asked is not None:
+        assert lost == [0, 0, 0, 0]
+        return
+    assert all(2 * kept - (1 << 20) < each < 2 * kept + (1 << 20) for each in lost[:3])
+    assert lost[3] == 0
+    assert apart[0].spec.kv_pool_tokens < (together[0].spec.kv_pool_tokens or 0)
+
+
 def test_auto_is_settled_and_its_reason_logged(
     inventory: Path, demo_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,3 +200,15 @@ def test_errors_of_files_and_options(inventory: Path, demo_model: Path, tmp_path
         place(config(inventory, ModelConfig(path=demo_model, max_ctx=1 << 20)))
     with pytest.raises(UsageError, match="--device-memory hip:3: no such device"):
         machine_for(RoutingConfig(device_inventory=inventory, device_memory=("hip:3=1GiB",)), [])
+
+
+def test_what_a_profile_says_is_not_laid_at_the_authors_door(
+    inventory: Path, demo_model: Path
+) -> None:
+    model = ModelConfig(
+        path=demo_model, profile="x", max_ctx=32768, flags_of_profile=("--max-ctx",)
+    )
+    with pytest.raises(
+        UsageError, match=r"^--max-ctx 32768 is longer .*; --max-ctx is set by --profile x"
+    ):
+        place(config(inventory, model))

@@ -31,7 +31,12 @@ DECODER = msgspec.json.Decoder(Wire)
         (b'{"parts":[],"weights":{"x":1}}', "weights", "a key of weights is wrong"),
         (b'{"parts":[],"weights":{"1":"x"}}', "weights[...]", "weights[...] is wrong"),
         (b"[]", None, "The body is wrong: expected `object`"),
-        (b"{", None, "The body is not valid JSON"),
+        (b"{", None, "The body is not valid JSON: input data was truncated."),
+        (rb'{"parts":"\ud83d', None, "truncated"),
+        (rb'{"parts":"\ud83d\ude', None, "truncated"),
+        (rb'{"x":"\\ud83d","', None, "truncated"),
+        (rb'{"parts":"\ud83d"}', None, "not valid JSON: half of a surrogate pair (byte 10)."),
+        (rb'{"parts":"a\uD800\n"}', None, "half of a surrogate pair (byte 11)"),
         (b'{"parts":[],"x":' + b"[" * 50_000, None, "nested too deeply"),
     ],
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from luce.kv.manager import KVManager
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.checkpoints import CheckpointPlanner
@@ -104,6 +107,34 @@ def test_who_fills_a_chunk_takes_nothing_from_those_whose_turn_it_is() -> None:
     assert floor.compute() == {"a": 9, "b": 9, "c": 2}
     # It was served last, so the turn is the next one's.
     assert floor.compute() == {"c": 17, "d": 3}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=16),
+    chunk=st.integers(1, 40),
+    cohort=st.integers(1, 4),
+    quantum=st.sampled_from([1, 4, 16]),
+)
+def test_no_part_of_a_chunk_stays_empty_and_nobody_waits_longer_than_a_round(
+    lengths: list[int], chunk: int, cohort: int, quantum: int
+) -> None:
+    floor = _Floor(chunk, cohort, quantum)
+    left = {f"p{order}": length for order, length in enumerate(lengths)}
+    for order, length in enumerate(lengths):
+        floor.seat(f"p{order}", range(100 * order, 100 * order + length))
+    waited = dict.fromkeys(left, 0)
+    while left:
+        dealt = floor.compute()
+        assert sum(dealt.values()) == min(chunk, sum(left.values()))
+        for name in list(left):
+            left[name] -= dealt.get(name, 0)
+            waited[name] = 0 if name in dealt else waited[name] + 1
+            assert waited[name] < len(lengths)
+        # More than a cohort only where the first ones of it want no more: one is cut short.
+        unfinished = [name for name in dealt if left[name]]
+        assert len(dealt) <= cohort or len(unfinished) <= 1
+        left = {name: num for name, num in left.items() if num}
 
 
 def test_a_short_prompt_behind_many_long_ones_has_its_turn() -> None:

@@ -10,6 +10,7 @@ from luce.sizing.steps import (
     PROMPT_GRAPHS,
     STEP_MARGIN_BYTES,
     device_step_bytes,
+    kept_step_bytes,
     padded_sizes,
     scratch_bytes,
 )
@@ -41,3 +42,11 @@ def test_steps_on_a_gpu_hold_a_graph_for_each_size() -> None:
     found = device_step_bytes(BASE, rows)
     num_graphs = len(padded_sizes(rows)) + PROMPT_GRAPHS
     assert found == 2 * BASE + num_graphs * GRAPH_BYTES + STEP_MARGIN_BYTES
+
+
+def test_steps_of_a_model_that_is_away_keep_graphs_and_logits() -> None:
+    """Each lane of each size leaves its logits, in the model's type and in float32."""
+    one, two = kept_step_bytes(SMALL, 1, 2), kept_step_bytes(SMALL, 2, 2)
+    wider = kept_step_bytes(replace(SMALL, vocab_size=SMALL.vocab_size + 1), 2, 2)
+    assert two - one > GRAPH_BYTES
+    assert wider - two == (1 + 2) * (2 + 4) + 2 * 4

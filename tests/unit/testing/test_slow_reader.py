@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from luce.testing.slow_reader import SlowReader
+from luce.testing.virtual_time import VIRTUAL_TIME
 
 pytestmark = pytest.mark.anyio
 
@@ -70,14 +71,23 @@ async def test_reading_nothing_makes_the_server_wait_and_a_reset_tells_it():
     assert isinstance(server.error, ConnectionError)
 
 
-async def test_it_reads_at_about_the_rate_it_is_told():
-    async with serving(100_000_000) as (_, port):
-        async with SlowReader("127.0.0.1", port) as reader:
-            await reader.send("GET", "/")
-            while not (received := await reader.read_for(0.3, bytes_per_s=10_000)):
-                pass  # The server has not begun yet.
-            assert len(received) <= 3500  # Fewer on a machine that is busy.
-            reader.reset()
+@pytest.mark.parametrize("anyio_backend", [VIRTUAL_TIME])
+async def test_it_reads_at_the_rate_it_is_told(monkeypatch: pytest.MonkeyPatch):
+    async def plenty(max_bytes: int) -> bytes:
+        return b"x" * max_bytes
+
+    reader = SlowReader("127.0.0.1", 1)
+    monkeypatch.setattr(reader, "read", plenty)
+    for seconds, num_reads in ((0.02, 1), (0.32, 7), (1.97, 40)):
+        assert len(await reader.read_for(seconds, bytes_per_s=10_000)) == num_reads * 500
+    reader.close()
+
+
+async def test_what_it_leaves_unread_stays_for_later():
+    async with serving(50_000) as (_, port), SlowReader("127.0.0.1", port) as reader:
+        await reader.send("GET", "/")
+        begun = await reader.read_for(0.1, bytes_per_s=10_000)
+        assert len(begun + await reader.read_all()) == 50_000
 
 
 async def test_reading_for_a_while_ends_on_a_silent_server():

@@ -110,7 +110,7 @@ class TestControlTextsInUserStrings:
 
     def count(self, bundle: TextBundle, request: GenerationCall) -> int:
         ids = bundle.prepare(request).token_ids
-        return sum(bundle.tokenizer.is_control(token_id) for token_id in ids)
+        return sum(token_id in bundle.tokenizer.special_ids for token_id in ids)
 
     def test_in_content(self, demo_bundle: TextBundle) -> None:
         honest = call(("system", "S"), ("user", "hi"), ("tool", "x"))
@@ -143,7 +143,7 @@ class TestControlTextsInUserStrings:
         tools = [{"function": {"description": self.ATTACK, "parameters": {self.ATTACK: 1}}}]
         request = GenerationCall(None, (message,), template_kwargs={"tools": tools})
         ids = tiny.prepare(request).token_ids
-        assert [index for index in ids if tiny.tokenizer.is_control(index)] == [EOS]
+        assert [index for index in ids if index in tiny.tokenizer.special_ids] == [EOS]
 
 
 class TestBos:

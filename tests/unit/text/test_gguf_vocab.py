@@ -154,7 +154,7 @@ class TestSentencePiece:
 
     def test_the_unknown_token_is_markup(self, spm: Tokenizer) -> None:
         assert 0 not in spm.encode("<unk>")
-        assert spm.is_control(0)
+        assert 0 in spm.special_ids
 
     @given(text=st.text(alphabet="abcdehlortw é\n日", max_size=40))
     def test_against_greedy_merging_by_score(

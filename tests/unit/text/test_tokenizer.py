@@ -84,8 +84,6 @@ def test_control_texts_are_plain_text_for_encode(demo_tokenizer: Tokenizer) -> N
 def test_special_ids_and_sizes(demo_tokenizer: Tokenizer) -> None:
     assert demo_tokenizer.vocab_size == 49152
     assert demo_tokenizer.special_ids == frozenset(range(17))
-    assert demo_tokenizer.is_control(2)
-    assert not demo_tokenizer.is_control(17)
     assert demo_tokenizer.control_id("<|im_end|>") == 2
     assert demo_tokenizer.control_id("hello") is None
     assert demo_tokenizer.token_bytes(2) == b"<|im_end|>"
@@ -97,7 +95,7 @@ def test_user_defined_tokens_always_match(tiny: Tokenizer) -> None:
     assert tiny.encode("a<think>b").count(think) == 1
     assert tiny.encode_with_specials("<|im_start|>a<think>b").count(think) == 1
     assert tiny.token_bytes(think) == b"<think>"
-    assert not tiny.is_control(think)
+    assert think not in tiny.special_ids
 
 
 def test_the_sentinel_leaves_no_trace(tiny: Tokenizer) -> None:

@@ -22,6 +22,7 @@ from ctypes import (
 from functools import cache, lru_cache
 
 from luce.engine.native import build
+from luce.errors import UsageError
 
 TILE = 16
 GROUP = 32
@@ -242,12 +243,22 @@ def open_library(level: str | None) -> NativeLibrary:
 
 @lru_cache(maxsize=1)
 def native_library() -> NativeLibrary | str:
-    """The library at the level asked for or the best one, or why there is none."""
+    """The library at the level asked for or the best one, or why there is none.
+
+    Raises:
+        UsageError: this machine does not have the level asked for. What is planned with native
+            kernels would not fit without them.
+    """
     asked = os.environ.get(build.SWITCH, "")
     if asked == "off":
         return f"{build.SWITCH} is off"
     try:
         return open_library(asked or None)
-    except (LookupError, build.BuildError) as error:
+    except LookupError as error:
+        raise UsageError(
+            f"{build.SWITCH}={asked}: this machine has no such kernels; unset it for the best "
+            "there are, or set it to off, plain, avx2, avx512 or neon"
+        ) from error
+    except build.BuildError as error:
         _log.warning("no native kernels; the CPU computes more slowly", extra={"why": str(error)})
         return str(error)

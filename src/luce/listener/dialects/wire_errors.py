@@ -21,6 +21,11 @@ MAX_PROBLEM_CHARACTERS = 256
 """Longest description of what is wrong with a field; the decoder quotes the whole of a text."""
 
 _WHERE = re.compile(r"^(?P<problem>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+# The first half of a pair, and behind it something else than the beginning of the second.
+_HALF_PAIR = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?P<half>\\u[dD][89abAB][0-9a-fA-F]{2})"
+    rb"(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F])"
+)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
 
 
@@ -39,7 +44,14 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     except RecursionError as error:
         raise InvalidRequest("The body is nested too deeply.") from error
     except ValueError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {_lower_first(str(error))}.") from error
+        problem = _half_pair(body) or _lower_first(str(error))
+        raise InvalidRequest(f"The body is not valid JSON: {problem}.") from error
+
+
+def _half_pair(body: bytes) -> str | None:
+    """Where a text has half of a surrogate pair; near its end the decoder calls it cut short."""
+    found = _HALF_PAIR.search(body)
+    return found and f"half of a surrogate pair (byte {found.start('half')})"
 
 
 def _check_num_values(body: bytes) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from luce.engine.ops.triton.moe_quant import groups_from
 from luce.engine.ops.triton.numeric import sigmoid, wait_for_inputs
 from luce.engine.ops.triton.quant_vector import (
     dot_groups,
@@ -31,22 +32,13 @@ from luce.engine.ops.triton.quant_words import (
 
 
 @triton.jit
-def _real_groups(num_groups: tl.constexpr, BG: tl.constexpr):
-    """BG groups, none of them beyond the last."""
-    groups = tl.arange(0, BG)
-    if num_groups % BG != 0:
-        groups = tl.minimum(groups, num_groups - 1)
-    return groups
-
-
-@triton.jit
 def _rows_of_weights(
     codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, rows, num_groups: tl.constexpr,
     BN: tl.constexpr, BG: tl.constexpr, CODES: tl.constexpr, HIGH: tl.constexpr,
     SCALE: tl.constexpr,
 ):  # fmt: skip
     """What is stored of whole rows: of the codes, then of the scales."""
-    groups = _real_groups(num_groups, BG)
+    groups = groups_from(0, num_groups, BG)
     stored = load_codes(
         codes_ptr, two_ptr, high_ptr, rows, groups, 0, num_groups, BN, BG, CODES, HIGH
     )
@@ -77,7 +69,7 @@ def _gated_product(
     """silu(gate x) * up x of a quantised row, [BN], in float32."""
     x = for_every_row(load_quantised(x_ptr, tl.arange(0, BG), num_groups, BG))
     x_scale = x[16].to(tl.float32, bitcast=True)
-    groups = _real_groups(num_groups, BG)
+    groups = groups_from(0, num_groups, BG)
     gate_part = _product(
         x, gate, groups, BN, BG, CODES, HIGH, ZERO, TABLE, SIGNED, SCALE, HAS_OFFSET, ASM
     )
@@ -306,7 +298,7 @@ def outer_products(
         sums += value * (words[16].to(tl.float32, bitcast=True) * share[None, :])
     total = tl.sum(sums, 1)
     if s_num_groups != 0:
-        s_groups = _real_groups(s_num_groups, S_BG)
+        s_groups = groups_from(0, s_num_groups, S_BG)
         # In the threads that hold its weights, where several have the same groups.
         every = tl.zeros((BN, 1), tl.int32)
         s_at = s_x + token * (32 * s_num_groups) + s_groups[None, :] + every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import replace
 
@@ -33,8 +34,14 @@ def few_tokens(
     few = _made(experts, gate_up, down)
     reason = few if isinstance(few, str) else _start_refusal(few, router)
     if reason is not None:
-        _log.warning("mixtures of few tokens are computed step by step: %s", reason)
+        _say(reason)
     return None if reason is not None or isinstance(few, str) else few
+
+
+@functools.cache
+def _say(reason: str) -> None:
+    """Once: the layers of a model have the same one."""
+    _log.warning("mixtures of few tokens are computed step by step: %s", reason)
 
 
 def _made(experts: ExpertMlp, gate_up: Linear | None, down: Linear | None) -> FewTokens | str:

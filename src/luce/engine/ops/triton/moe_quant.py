@@ -30,7 +30,7 @@ _VECTOR_GROUPS = 64
 
 
 @triton.jit
-def _groups_from(first, num_groups: tl.constexpr, BG: tl.constexpr):
+def groups_from(first, num_groups: tl.constexpr, BG: tl.constexpr):
     """BG groups, none of them beyond the last."""
     groups = first + tl.arange(0, BG)
     if num_groups % BG != 0:
@@ -71,13 +71,13 @@ def _expert_tile_kernel(
     # The second half of a tile is the up of the first half's gates.
     rows = expert * num_rows + tl.minimum(index, size - 1) + tl.arange(0, BN) // OUTS * size
     total = tl.zeros((BM, BN), dtype=tl.float32)
-    groups = _groups_from(0, num_groups, BG)
+    groups = groups_from(0, num_groups, BG)
     scale, block, top = load_scales(
         scales_ptr, blocks_ptr, rows[:, None], groups[None, :], num_groups, SCALE, BG
     )
     for first_group in range(0, num_groups, BG):
         # Scales are read a step ahead by hand, as in `quant_tile`.
-        next_groups = _groups_from(
+        next_groups = groups_from(
             tl.minimum(first_group + BG, (num_groups - 1) // BG * BG), num_groups, BG
         )
         next_scale, next_block, next_top = load_scales(

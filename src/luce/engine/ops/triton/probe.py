@@ -17,6 +17,9 @@ class TrialError(RuntimeError):
 
 _log = logging.getLogger(__name__)
 _known: dict[Hashable, str | None] = {}
+_REFUSALS = (TritonError, RuntimeError, AttributeError, LookupError, TypeError, ValueError)
+"""The compiler's own passes fail with a plain RuntimeError; the others come of a Triton that does
+not know an option, or an operation."""
 
 
 def launch_refusal(facts: Hashable, launch: Callable[[], object]) -> str | None:
@@ -44,8 +47,7 @@ def failure_of(launch: Callable[[], object]) -> str | None:
     """What the compiler or the driver says against it, in one line."""
     try:
         launch()
-    except (TritonError, RuntimeError) as error:
-        # The compiler's own passes fail with a plain RuntimeError.
+    except _REFUSALS as error:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]

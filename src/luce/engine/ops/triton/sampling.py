@@ -66,6 +66,11 @@ class StepLogits:
         """Whether some lines may have to be widened."""
         return self.raw is not self.wide
 
+    @property
+    def bytes_per_line(self) -> int:
+        """Memory of one line."""
+        return self.raw[0].nbytes + (self.wide[0].nbytes if self.is_narrow else 0)
+
     def first(self, count: int) -> StepLogits:
         """Of the first lanes."""
         if not self.is_narrow:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from luce.engine.ops.cuda import quant_products, quant_stream
-from luce.engine.ops.cuda.quant_products import CHOICE, Kernel, QuantProducts, stream_fault
+from luce.engine.ops.cuda import quant_mma, quant_products, quant_stream
+from luce.engine.ops.cuda.quant_products import CHOICE, Kernel, QuantProducts, kernel_fault
 from luce.engine.ops.cuda.quant_stream import StreamTiling
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
@@ -22,11 +23,12 @@ STREAMED = {4: Kernel.TRITON, 8: Kernel.MMA, 13: Kernel.STREAM}
 
 
 @pytest.fixture
-def small(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> HostDevice:
+def small(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     """The host, one small tiling for all, and nothing tried yet."""
     monkeypatch.setattr(quant_stream, "STREAM_TILINGS", {0: {16: StreamTiling(2, 1, 2, stages=4)}})
     quant_products._serves.cache_clear()
-    return host
+    yield host
+    quant_products._serves.cache_clear()
 
 
 def made(type_name: str, rows: int = 40, columns: int = 512) -> QuantPlanes:
@@ -38,7 +40,7 @@ def noise(rows: int, columns: int = 512) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).bfloat16()
 
 
-def test_what_was_measured_is_chosen() -> None:
+def test_what_was_measured_is_chosen(small: HostDevice) -> None:
     products, planes = QuantProducts(), made("Q4_K")
     assert CHOICE == {4: Kernel.TRITON, 8: Kernel.MMA}
     taken = [rows for rows in range(1, 80) if products.takes(planes, noise(rows))]
@@ -54,9 +56,11 @@ def test_each_number_of_rows_has_its_kernel(
     for module in (quant_products.quant_mma, quant_stream):
         real = module.multiply
 
-        def noted(*args: object, name: str = module.__name__, real: object = real) -> None:
+        def noted(
+            *args: object, name: str = module.__name__, real: object = real, **more: object
+        ) -> None:
             used.append(name.rpartition(".")[2])
-            real(*args)  # type: ignore[operator]
+            real(*args, **more)  # type: ignore[operator]
 
         monkeypatch.setattr(module, "multiply", noted)
     linear = TritonQuantLinear([planes], None, mma=QuantProducts(STREAMED))
@@ -76,7 +80,7 @@ def test_each_number_of_rows_has_its_kernel(
 
 @pytest.mark.parametrize("type_name", ["Q4_K", "Q6_K", "MXFP4"])
 def test_a_sound_kernel_passes_its_trial(small: HostDevice, type_name: str) -> None:
-    assert stream_fault(QUANT_FORMATS[type_name], CPU) is None
+    assert kernel_fault(Kernel.STREAM, QUANT_FORMATS[type_name], CPU) is None
 
 
 def test_a_wrong_kernel_is_not_used_and_logged_once(
@@ -95,9 +99,8 @@ def test_a_wrong_kernel_is_not_used_and_logged_once(
         assert not products.takes(made("Q4_0", 50), noise(11))
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith(
-        "streaming products with Q4_0 are not used: 13 rows differ by "
+        "stream products with Q4_0 are not used: 13 rows differ by "
     )
-    quant_products._serves.cache_clear()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no such device"), AttributeError("no memory")])
@@ -108,4 +111,7 @@ def test_a_kernel_that_cannot_be_built_is_not_used(
         raise error
 
     monkeypatch.setattr(quant_stream, "compiled_kernel", broken)
-    assert stream_fault(QUANT_FORMATS["Q8_0"], CPU) == str(error)
+    monkeypatch.setattr(quant_mma, "compiled_kernel", broken)
+    assert kernel_fault(Kernel.STREAM, QUANT_FORMATS["Q8_0"], CPU) == str(error)
+    products = QuantProducts()
+    assert not products.takes(made("Q4_K"), noise(8))

@@ -254,6 +254,42 @@ def test_what_cannot_be_captured_is_left_out(
     assert record.reason == "no room for a third"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "chunk", "expected"),
+    [
+        # Three sizes and two shapes; beside the largest ones, 1 + 2 + 3 lines of V = 10.
+        (torch.bfloat16, 200, 5 * GRAPH_BYTES + 6 * 10 * (2 + 4)),
+        (torch.float32, 0, 3 * GRAPH_BYTES + 3 * 10 * 4),
+    ],
+)
+def test_what_all_captured_steps_leave_is_planned_for(
+    tmp_path: Path,
+    on_device: None,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    chunk: int,
+    expected: int,
+) -> None:
+    executor = load(tiny_llama(tmp_path))._executor
+    assert executor is not None
+
+    def decode(size: int, left: list[StepLogits]) -> torch.Tensor:
+        raw = torch.zeros(size, 10, dtype=dtype)
+        left[:] = [StepLogits(raw, raw if dtype == torch.float32 else raw.float())]
+        return raw
+
+    def work(_: torch.Tensor, shape: StepShape, left: list[StepLogits]) -> torch.Tensor:
+        return decode(shape.sampled, left)
+
+    monkeypatch.setattr(executor, "_decode", decode)
+    monkeypatch.setattr(executor, "_mixed_work", work)
+    monkeypatch.setattr(device_executor, "graph_pool", lambda: None)
+    monkeypatch.setattr(device_executor, "capture", lambda work, pool: (None, work()))
+    assert executor.capture_largest(chunk) == expected
+    assert list(executor._captured) == [3]
+    assert [shape.tokens for shape in executor._mixed] == [200][:chunk]
+
+
 @pytest.mark.parametrize("family", [tiny_qwen35, tiny_qwen35moe])
 def test_models_that_account_for_tokens_have_no_padded_prompts(
     tmp_path: Path, on_device: None, family: Callable[[Path], Path]

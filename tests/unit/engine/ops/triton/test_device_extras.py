@@ -7,12 +7,14 @@ The model is a table, since its kernels have tests of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
 
 from luce.engine.device_executor import DeviceExecutor, _CapturedStep
+from luce.engine.device_inputs import StepShape, step_numbers
 from luce.engine.extras import RowExtras, SampledTokens, StepExtras
 from luce.engine.hidden_taps import StepTap
 from luce.engine.inputs import InputBatch, build_inputs
@@ -61,11 +63,11 @@ CASES = {
 """What both rows ask for, and the tokens forced on the first of them by output index."""
 
 
+@dataclass(frozen=True)
 class Table(Runner):
     """A model whose logits depend on the last token alone."""
 
-    def __init__(self) -> None:
-        super().__init__(None, None, None)  # type: ignore[arg-type]
+    dtype: torch.dtype = torch.float32
 
     def raw_logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor:
         assert tap is None
@@ -73,46 +75,62 @@ class Table(Runner):
         last = (
             batch.input_ids if batch.logits_index is None else batch.input_ids[batch.logits_index]
         )
-        return table[last.long()]
+        return table[last.long()].to(self.dtype)
+
+
+def table(dtype: torch.dtype) -> Table:
+    return Table(None, None, None, dtype=dtype)  # type: ignore[arg-type]
 
 
 Launch = Callable[[StepPlan, StepExtras], Callable[[], SampledTokens]]
 
 
-def host() -> Launch:
+def host(dtype: torch.dtype = torch.float32) -> Launch:
     rows = RowState(2, Sampler(2, VOCAB, 96, CPU), CPU)
 
     def launch(plan: StepPlan, extras: StepExtras) -> Callable[[], SampledTokens]:
         rows.start(plan.starts)
-        return Table().sample(build_inputs(plan.items, rows, 8, CPU), rows, extras)
+        return table(dtype).sample(build_inputs(plan.items, rows, 8, CPU), rows, extras)
 
     return launch
 
 
-@dataclass
 class Replays:
-    """Decode steps "captured" without a graph.
+    """A step "captured" without a graph, that leaves so many lines.
 
     Attributes:
-        count: how often one was replayed.
+        count: how often it was replayed.
     """
 
-    executor: DeviceExecutor
-    count: int = 0
-    _targets: list[torch.Tensor] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        ids, logits = torch.zeros(2, dtype=torch.int32), torch.zeros(2, VOCAB)
-        self._targets = [ids, logits]
-        self.executor._sizes = (2,)
-        self.executor._captured = {2: _CapturedStep(self, ids, StepLogits(logits, logits))}
+    def __init__(self, work: Callable[[list[StepLogits]], torch.Tensor], lines: int) -> None:
+        self._work = work
+        # Poison: what lies where a step left nothing must not matter.
+        logits = StepLogits(
+            torch.full((lines, VOCAB), float("nan"), dtype=torch.bfloat16),
+            torch.full((lines, VOCAB), float("nan")),
+        )
+        self.step = _CapturedStep(self, torch.full((lines,), -9, dtype=torch.int32), logits)
+        self.count = 0
 
     def replay(self) -> None:
         left: list[StepLogits] = []
-        ids = self.executor._decode(2, left)
-        for target, value in zip(self._targets, (ids, left[0].raw), strict=True):
-            target.copy_(value)
+        self.step.token_ids.copy_(self._work(left))
+        self.step.logits.raw.copy_(left[0].raw)
+        self.step.logits.wide.copy_(left[0].wide)
         self.count += 1
+
+
+def replaying(executor: DeviceExecutor) -> tuple[Replays, Replays]:
+    """Have decode steps, and the step of both prompts, be replayed with padding."""
+    shape = StepShape(decode=1, chunks=3, tokens=9, longest=9, sampled=3)
+    numbers = torch.from_numpy(step_numbers((), shape, INFO.block_tokens, INFO.max_rows))
+    decode = Replays(partial(executor._decode, 3), 3)
+    prompts = Replays(partial(executor._mixed_work, numbers, shape), 3)
+    executor._sizes = (3,)
+    executor._lanes = torch.zeros(3, 4, dtype=torch.int32)
+    executor._captured = {3: decode.step}
+    executor._mixed = {shape: (numbers, prompts.step)}
+    return decode, prompts
 
 
 def generate(
@@ -152,16 +170,20 @@ def generate(
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("replays", [False, True], ids=["eager", "replayed"])
-def test_the_same_as_on_the_host(case: str, replays: bool) -> None:
-    expected, reports = generate(host(), *CASES[case])
-    executor = DeviceExecutor(Table(), INFO, CPU)
-    replay = Replays(executor) if replays else None
+@pytest.mark.parametrize(
+    ("dtype", "replays"),
+    [(torch.float32, False), (torch.bfloat16, True)],
+    ids=["eager", "replayed"],
+)
+def test_the_same_as_on_the_host(case: str, dtype: torch.dtype, replays: bool) -> None:
+    expected, reports = generate(host(dtype), *CASES[case])
+    executor = DeviceExecutor(table(dtype), INFO, CPU)
+    steps = replaying(executor) if replays else ()
     found, mine = generate(executor.launch, *CASES[case])
     assert found == expected
-    if replay is not None:
+    for step, count in zip(steps, (len(expected) - 1, 1), strict=False):
         # Penalties change a replayed step's logits, so who reports the raw ones runs without.
-        assert (replay.count > 0) == (case != "reported")
+        assert step.count == (0 if case == "reported" else count)
     assert len(mine) == len(reports)
     assert bool(mine) == (CASES[case][0].logprobs is not None)
     for ours, theirs in zip(mine, reports, strict=True):
@@ -173,7 +195,7 @@ def test_the_same_as_on_the_host(case: str, replays: bool) -> None:
 
 def test_reports_are_of_the_raw_logits() -> None:
     """A bias that decides everything does not show in them."""
-    executor = DeviceExecutor(Table(), INFO, CPU)
+    executor = DeviceExecutor(table(torch.float32), INFO, CPU)
     asked = replace(GREEDY, logprobs=1, logit_bias={44: 1000.0})
     steps, reports = generate(executor.launch, asked, {})
     assert {token for step in steps for token in step} == {44}

@@ -38,11 +38,16 @@ class Capturing:
 
     count: int = 0
     replays: int = 0
+    failures: int = 0
+    """How many of the next ones find no memory."""
 
     def __call__(
         self, work: Callable[[], torch.Tensor], pool: object
     ) -> tuple[Recording, torch.Tensor]:
         self.count += 1
+        if self.failures:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
         return Recording(self, work, result := work(), _addresses(work)), result
 
 
@@ -195,6 +200,45 @@ def test_a_cache_that_cannot_come_back(
         engine.reinstate()
     assert len(answer(engine)) == 2
     assert capturing.count == 1
+    assert library.wrong == []
+
+
+def test_steps_that_could_not_all_be_captured_are_not_kept(
+    tmp_path: Path, capturing: Capturing, library: FakeMemoryDriver
+) -> None:
+    engine = load(tiny_llama(tmp_path))
+    before = answer(engine)
+    engine.evict("host", nothing)
+    engine.evict("host", nothing)
+    capturing.failures = 1
+    with pytest.raises(PlacementError, match="while capturing"):
+        engine.reinstate()
+    assert library.used_bytes == 0
+    engine.reinstate()
+    assert capturing.count == 3
+    assert answer(engine) == before
+    assert (capturing.replays, library.wrong) == (2, [])
+
+
+def test_rows_that_find_no_memory_are_no_fault(
+    tmp_path: Path,
+    capturing: Capturing,
+    library: FakeMemoryDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = load(tiny_llama(tmp_path))
+    engine.evict("host", nothing)
+    engine.evict("host", nothing)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module, "make_executor", full)
+        with pytest.raises(PlacementError, match="ran out of memory"):
+            engine.reinstate()
+    engine.reinstate()
+    assert len(answer(engine)) == 2
     assert library.wrong == []
 
 
