@@ -71,6 +71,7 @@ class DemandHarness(SwapHarness):
             self.router,
             self.residents,
             self.rules.coordinator,
+            clock_s=self.rules.clock_s,
         )
         self.residents.attach(self.coordinator)
         for model in self.models:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from demand_harness import DemandHarness, DemandRules
+from http_harness import eventually
 
 from luce.testing.fake_script import FakeScript
 
@@ -100,6 +101,7 @@ async def test_b37_b38_clients_that_leave(tmp_path: Path) -> None:
         ask = server.asking("big")
         await server.reaches("big", "loading")
         ask.cancel()
+        await eventually(lambda: server.router.num_open == 0)
         loaded.touch()
         await server.reaches("big", "ready")  # The load goes on: others may want it.
         server.worker("big").script.hold_after = 1
