@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import mmap
 from collections.abc import Callable, Sequence
@@ -11,10 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from luce.engine.device import Device
-from luce.engine.device_arena import DeviceArena, aligned
+from luce.engine.device_arena import DeviceArena, aligned, log_steps_go
 from luce.engine.memory_driver import DriverError, MemoryDriver
-
-_log = logging.getLogger(__name__)
 
 _HUGE_PAGE = 2 << 20
 _LARGE = 2 * _HUGE_PAGE
@@ -121,8 +118,5 @@ def cache_memory(
     try:
         return CacheMemory(driver, sizes, device)
     except DriverError as error:
-        _log.warning(
-            "captured steps go with an eviction",
-            extra={"device": device.name, "reason": str(error)},
-        )
+        log_steps_go(device, error)
         return None

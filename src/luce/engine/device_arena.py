@@ -23,6 +23,13 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def log_steps_go(device: Device, error: Exception) -> None:
+    """Say why captured steps will not outlive an eviction: memory stays where PyTorch put it."""
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    fields = {"device": device.name, "reason": reason}
+    _log.warning("captured steps go with an eviction", extra=fields)
+
+
 class _Foreign:
     """Memory that is not PyTorch's, as it is told of such."""
 

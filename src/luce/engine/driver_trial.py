@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from luce.engine.device import Device, synchronize
-from luce.engine.device_arena import DeviceArena
+from luce.engine.device_arena import DeviceArena, log_steps_go
 from luce.engine.memory_driver import DIALECTS, DriverError, MemoryDriver
 from luce.units import format_bytes
 
@@ -24,10 +24,7 @@ def open_driver(device: Device) -> MemoryDriver | None:
         driver = _opened(device)
         _try_out(driver, device)
     except (RuntimeError, OSError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        _log.warning(
-            "captured steps go with an eviction", extra={"device": device.name, "reason": reason}
-        )
+        log_steps_go(device, error)
         return None
     fields = {"device": device.name, "granularity": format_bytes(driver.granularity)}
     _log.debug("captured steps stay in an eviction", extra=fields)

@@ -9,7 +9,6 @@ knows an address (a captured step) needs to be made anew.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,13 +23,11 @@ from luce.engine.device import (
     release_cached,
     synchronize,
 )
-from luce.engine.device_arena import SEGMENT_BYTES, DeviceArena, aligned
+from luce.engine.device_arena import SEGMENT_BYTES, DeviceArena, aligned, log_steps_go
 from luce.engine.memory_driver import MemoryDriver
 from luce.engine.reached_tensors import reached_tensors
 from luce.errors import PlacementError
 from luce.units import format_bytes
-
-_log = logging.getLogger(__name__)
 
 _RELEASE_BYTES = 1 << 30
 """PyTorch keeps what tensors gave up; it is asked for it each time so much has moved."""
@@ -202,10 +199,7 @@ def place_weights(
     try:
         return PlacedWeights(roots, device, driver)
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        _log.warning(
-            "captured steps go with an eviction", extra={"device": device.name, "reason": reason}
-        )
+        log_steps_go(device, error)
         return None
 
 

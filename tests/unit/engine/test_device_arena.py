@@ -10,7 +10,7 @@ import torch
 from pretended_device import CPU, GRANULARITY, assert_nothing_is_left, driver_over, pretend
 
 from luce.engine import device_arena
-from luce.engine.device_arena import DeviceArena, aligned, bytes_at
+from luce.engine.device_arena import DeviceArena, aligned, bytes_at, log_steps_go
 from luce.engine.memory_driver import DriverError, DriverFault
 from luce.testing.fake_memory_driver import FakeMemoryDriver, can_be_read
 
@@ -176,3 +176,9 @@ def test_what_pytorch_is_told_of_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_tensors_begin_where_kernels_expect() -> None:
     assert [aligned(size) for size in (0, 1, 512, 513)] == [0, 512, 512, 1024]
+
+
+@pytest.mark.parametrize(("said", "reason"), [("no room\nat all", "no room"), ("", "RuntimeError")])
+def test_the_reason_is_one_line(said: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    log_steps_go(CPU, RuntimeError(said))
+    assert [each.reason for each in caplog.records] == [reason]  # type: ignore[attr-defined]
