@@ -5,6 +5,7 @@ One that takes turns keeps its captured steps: its memory comes back to the same
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -97,15 +98,16 @@ def test_captured_steps_outlive_memory(tmp_path: Path, family, captures: list[in
     memory, kv = engine._runner.memory, engine._runner.kv.blocks
     assert memory is not None
     before, address = generate(engine), kv.data_ptr()
-    count = len(captures)
-    assert count > 0
+    # The largest one is captured twice for the first time: once to learn its memory.
+    count, sizes = len(captures), len(set(captures))
+    assert sizes > 0
     for level in ("host", "warm", "host"):
         free = torch.cuda.mem_get_info()[0]
         kept = engine.evict(level, lambda: None)  # type: ignore[arg-type]
         torch.cuda.synchronize()
         given = memory.nbytes + (engine._weights._placed.nbytes if level == "host" else 0)
         assert torch.cuda.mem_get_info()[0] - free >= given
-        assert kept.device_bytes >= count * GRAPH_BYTES
+        assert kept.device_bytes >= sizes * GRAPH_BYTES
         engine.reinstate()
         assert kv.data_ptr() == address
         assert not kv.any()
@@ -114,7 +116,7 @@ def test_captured_steps_outlive_memory(tmp_path: Path, family, captures: list[in
     engine.evict("cold", lambda: None)
     engine.reinstate()
     assert generate(engine) == before
-    assert len(captures) == 2 * count
+    assert len(captures) == count + sizes
     engine.close()
 
 
@@ -148,13 +150,20 @@ def test_a_return_that_fails_can_be_tried_again(
     engine.close()
 
 
+def allocated() -> int:
+    """Bytes on the device, without the workspaces PyTorch keeps for its libraries' streams."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()
+
+
 def test_parked_weights_leave_nothing_on_the_device(path: Path) -> None:
+    before = allocated()
     engine = load(path)
     weights = engine.resolved.weights_bytes
     kept = engine.evict("host", lambda: None)
     assert kept.host_bytes >= weights
-    # What is left belongs to PyTorch itself: workspaces of its libraries.
-    assert torch.cuda.memory_allocated() < weights / 2 + 16 * MIB
+    assert allocated() - before < weights / 2
     engine.reinstate()
     assert engine.evict("cold", lambda: None).host_bytes == 0
     engine.close()

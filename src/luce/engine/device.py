@@ -336,7 +336,9 @@ def release_all(device: Device) -> None:
     gc.collect()
     release_cached(device)
     if not device.is_cpu:
-        torch.accelerator.empty_host_cache()
+        # Its name before PyTorch 2.12 is not public.
+        empty = getattr(torch.accelerator, "empty_host_cache", None) or torch._C._host_emptyCache
+        empty()
     # The C library keeps freed memory for itself, and its name may not be there.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -142,11 +142,7 @@ class WeightReader:
             start += rows
 
     def stored(self, *parts: tuple[str, tuple[int, int]]) -> list[StoredMatrix]:
-        metas = [self._meta(name, shape) for name, shape in parts]
-        return [
-            StoredMatrix(meta.type, shape, self._source.raw(meta.name))
-            for meta, (_, shape) in zip(metas, parts, strict=True)
-        ]
+        return [self._stored(self._meta(name, shape), shape) for name, shape in parts]
 
     def vector(self, *parts: tuple[str, tuple[int]]) -> torch.Tensor:
         size = sum(shape[0] for _, shape in parts)
@@ -210,11 +206,11 @@ class WeightReader:
         metas = self._stacked_experts(prefix, shape)
         if metas is None:
             return None
-        found = []
-        for meta in metas:
-            rows, columns = meta.shape
-            found.append(StoredMatrix(meta.type, (rows, columns), self._source.raw(meta.name)))
-        return found
+        return [self._stored(meta, (meta.shape[0], meta.shape[1])) for meta in metas]
+
+    def _stored(self, meta: TensorMeta, shape: tuple[int, int]) -> StoredMatrix:
+        self._report(meta.nbytes)
+        return StoredMatrix(meta.type, shape, self._source.raw(meta.name))
 
     def _stacked_experts(self, prefix: str, shape: tuple[int, int, int]) -> list[TensorMeta] | None:
         """Gate, up and down of all experts, each as one matrix, where they are stored so."""

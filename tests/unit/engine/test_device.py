@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 import torch
 
 from luce.engine.device import (
+    Device,
     begin_readback,
     compile_kernel,
     dtype_name,
@@ -15,6 +17,7 @@ from luce.engine.device import (
     is_out_of_memory,
     kernel_limits,
     open_device,
+    release_all,
     resolve_dtype,
     use_threads,
 )
@@ -107,6 +110,22 @@ def test_out_of_memory_is_recognised() -> None:
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(torch.cuda.OutOfMemoryError("x"))
     assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+@pytest.mark.parametrize("has_public_name", [True, False])
+def test_all_memory_goes_back_on_any_pytorch(
+    monkeypatch: pytest.MonkeyPatch, has_public_name: bool
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: called.append("device"))
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: called.append("older"), raising=False)
+    if has_public_name:
+        newer = partial(called.append, "newer")
+        monkeypatch.setattr(torch.accelerator, "empty_host_cache", newer, raising=False)
+    else:
+        monkeypatch.delattr(torch.accelerator, "empty_host_cache", raising=False)
+    release_all(Device("cuda:0", torch.device("cuda", 0)))
+    assert called == ["device", "newer" if has_public_name else "older"]
 
 
 def test_readback_keeps_the_values_of_its_step() -> None:

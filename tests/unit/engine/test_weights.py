@@ -91,6 +91,17 @@ def test_progress_never_exceeds_the_total() -> None:
     assert [done for _, done, _ in events] == [64, 64]
 
 
+def test_matrices_that_stay_as_stored_count_as_read() -> None:
+    events: list[tuple[str, int, int]] = []
+    source = reader(
+        {"output.weight": values(4, 4), "blk.0.ffn_up.weight": values(2, 4)}, events=events
+    )
+    source.stored(("lm_head.weight", (4, 4)))
+    source.stored(("layers.0.mlp.up_proj.weight", (2, 4)))
+    assert [done for _, done, _ in events] == [64, 96]
+    assert {total for _, _, total in events} == {96}
+
+
 def test_tables_keep_a_narrower_exact_type() -> None:
     half = values(4, 4).astype(np.float16)
     found = reader({"token_embd.weight": half}).table("embed_tokens.weight", (4, 4))

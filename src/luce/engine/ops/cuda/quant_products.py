@@ -40,7 +40,7 @@ class Kernel(Enum):
 
 CHOICE: dict[int, Kernel] = {
     4: Kernel.TRITON,
-    _MMA_ROWS: Kernel.MMA,
+    48: Kernel.STREAM,
 }
 """For up to so many rows of x; Triton beyond."""
 

@@ -113,10 +113,10 @@ every number of rows."""
 # Counted, not measured yet: from so many rows of the matrix on.
 STREAM_TILINGS: dict[int, Tilings] = {
     0: {
-        8: StreamTiling(8, 2, 1),
-        16: StreamTiling(8, 2, 2),
-        32: StreamTiling(8, 2, 4),
-        64: StreamTiling(8, 2, 8),
+        8: StreamTiling(4, 4, 1, is_early=True),
+        16: StreamTiling(8, 2, 2, is_early=True),
+        32: StreamTiling(8, 2, 4, is_early=True),
+        64: StreamTiling(8, 2, 8, is_early=True),
     },
 }
 MOST_ROWS = 64

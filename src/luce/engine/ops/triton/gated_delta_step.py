@@ -33,13 +33,21 @@ def _old_inputs(line, channels, inside, C: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _convolved(old, newest, taps, channels, inside, WIDTH: tl.constexpr):
+def _factors(taps, channels, inside, WIDTH: tl.constexpr):
+    """The convolution's, one an input, oldest first."""
+    factors = ()
+    for tap in tl.static_range(WIDTH):
+        value = tl.load(taps + channels * WIDTH + tap, mask=inside, other=0.0)
+        factors = factors + (value,)  # type: ignore[assignment]  # noqa: RUF005
+    return factors
+
+
+@triton.jit
+def _convolved(old, newest, factors, WIDTH: tl.constexpr):
     """silu of the convolution, in float32."""
-    factor = tl.load(taps + channels * WIDTH + (WIDTH - 1), mask=inside, other=0.0)
-    total = newest.to(tl.float32) * factor.to(tl.float32)
+    total = newest.to(tl.float32) * factors[WIDTH - 1].to(tl.float32)
     for tap in tl.static_range(WIDTH - 1):
-        factor = tl.load(taps + channels * WIDTH + tap, mask=inside, other=0.0)
-        total += old[tap].to(tl.float32) * factor.to(tl.float32)
+        total += old[tap].to(tl.float32) * factors[tap].to(tl.float32)
     return total * sigmoid(total)
 
 
@@ -52,16 +60,27 @@ def _move_on(line, old, newest, channels, inside, C: tl.constexpr, WIDTH: tl.con
         tl.store(line + (WIDTH - 2) * C + channels, newest, mask=inside)
 
 
+@triton.jit
+def _advanced(state, q, k, v, beta, g):
+    """The state a token on, and what its query finds."""
+    state = state * tl.exp(g)
+    error = beta * (v - tl.sum(k[:, None] * state, 0))
+    state += k[:, None] * error[None, :]
+    return state, tl.sum(q[:, None] * state, 0)
+
+
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def _step_kernel(
     projected, taps, conv, decay, dt_bias, states, norm, rows, arrivals, out,
     token_stride, conv_stride, state_stride, scale, key_eps, eps,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, C: tl.constexpr,
     WIDTH: tl.constexpr, TILED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    COLUMNS: tl.constexpr, GROUP: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
-    """Program (value head, lane)."""
-    head, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    """Program (columns of the state, value head, lane)."""
+    part, head, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    keys = tl.arange(0, BLOCK_K)
+    values = part * COLUMNS + tl.arange(0, COLUMNS)
     in_key, in_value = keys < DK, values < DV
     key = key_head(head, HK, HV, TILED)
     # A query and its key are two lines of one tile.
@@ -79,40 +98,55 @@ def _step_kernel(
     line = conv + slot * conv_stride
     qk_old = _old_inputs(line, qk_channels, in_both, C, WIDTH)
     v_old = _old_inputs(line, v_channels, in_value, C, WIDTH)
+    qk_factors = _factors(taps, qk_channels, in_both, WIDTH)
+    v_factors = _factors(taps, v_channels, in_value, WIDTH)
+    bias, speed = tl.load(dt_bias + head), tl.load(decay + head)
+    # The value heads of this key head, whose results the last program of them ends.
+    members = tl.arange(0, GROUP)
+    heads = members * HK + key if TILED else key * (HV // HK) + members
+    dims = tl.arange(0, BLOCK_V)[None, :]
+    ends = (members < HV // HK)[:, None] & (dims < DV)
+    at = heads[:, None] * DV + dims
+    weight = tl.load(norm + dims, mask=dims < DV, other=0.0)
     wait_for_inputs()
     token = projected + lane * token_stride
     qk_new = tl.load(token + qk_channels, mask=in_both, other=0.0)
     v_new = tl.load(token + v_channels, mask=in_value, other=0.0)
-    z = tl.load(token + C + head * DV + values, mask=in_value, other=0.0)
     gates = token + (C + HV * DV) + head
     beta = gate_of(tl.load(gates))
-    g = log_decay(tl.load(gates + HV), tl.load(dt_bias + head), tl.load(decay + head))
+    g = log_decay(tl.load(gates + HV), bias, speed)
+    z = tl.load(token + C + at, mask=ends, other=0.0).to(tl.float32)
     dtype: tl.constexpr = out.dtype.element_ty
-    qk = _convolved(qk_old, qk_new, taps, qk_channels, in_both, WIDTH)
+    qk = _convolved(qk_old, qk_new, qk_factors, WIDTH)
     length = tl.rsqrt(tl.sum(qk * qk, 1) + key_eps)[:, None] * tl.where(is_key, 1.0, scale)
     # Rounded as the separate kernels round.
     qk = (qk * length).to(dtype).to(tl.float32)
     q = tl.sum(tl.where(is_key, 0.0, qk), 0)
     k = tl.sum(tl.where(is_key, qk, 0.0), 0)
-    v = _convolved(v_old, v_new, taps, v_channels, in_value, WIDTH).to(dtype).to(tl.float32)
-    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
-    state = state * tl.exp(g)
-    error = beta * (v - tl.sum(k[:, None] * state, 0))
-    state += k[:, None] * error[None, :]
-    tl.store(store + cells, state, mask=within)
-    o = tl.sum(q[:, None] * state, 0).to(dtype).to(tl.float32)
-    # Rounded before the weight, as the reference rounds.
-    normal = (o * tl.rsqrt(tl.sum(o * o, 0) / DV + eps)).to(dtype)
-    weighted = (normal * tl.load(norm + values, mask=in_value, other=0.0)).to(tl.float32)
-    wide = z.to(tl.float32)
-    result = (weighted * wide * sigmoid(wide)).to(dtype)
-    tl.store(out + lane * (HV * DV) + head * DV + values, result, mask=in_value)
-    # All threads have read the old inputs before one of them says so.
+    v = _convolved(v_old, v_new, v_factors, WIDTH).to(dtype).to(tl.float32)
+    state, found = _advanced(state, q, k, v, beta, g)
+    results = out + lane * (HV * DV)
+    tl.store(results + head * DV + values, found.to(dtype), mask=in_value)
+    if not LATE:
+        tl.store(store + cells, state, mask=within)
+    # All threads have written, and read the old inputs, before one of them says so.
     tl.debug_barrier()
     arrival = arrivals + lane * HK + key
-    if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == HV // HK - 1:
+    is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == (
+        tl.num_programs(0) * (HV // HK) - 1
+    )
+    if LATE:
+        tl.store(store + cells, state, mask=within)
+    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
+    if is_last:
         tl.store(arrival, 0)
         _move_on(line, qk_old, qk_new, qk_channels, in_both, C, WIDTH)
+        # Past this multiprocessor's own cache: other ones wrote it.
+        o = tl.load(results + at, mask=ends, other=0.0, cache_modifier=".cg").to(tl.float32)
+        # Rounded before the weight, as the reference rounds.
+        normal = (o * tl.rsqrt(tl.sum(o * o, 1) / DV + eps)[:, None]).to(dtype)
+        weighted = (normal * weight).to(tl.float32)
+        tl.store(results + at, (weighted * z * sigmoid(z)).to(dtype), mask=ends)
 
 
 def step_refusal(shape: DeltaShape) -> str | None:

@@ -137,7 +137,8 @@ def case_of(
         s_outer, values["s_outer"] = planes_of(shared[1], hidden, shared[2], device, 4)
         gate_up, down = TritonQuantLinear([s_inner], None), TritonQuantLinear([s_outer], None)
     experts = QuantExperts(inner, outer, NUM_EXPERTS, silu_and_mul)
-    few = few_tokens(experts, gate_up, down, router_of(Says(inner_values), device))
+    said = Says(noise(16, NUM_EXPERTS + 1).to(device))
+    few = few_tokens(experts, gate_up, down, router_of(said, device))
     assert isinstance(few, FewTokens)
     # Numbers of the usual size, though blocks of some types are far from them.
     factor = 1.0 / values["inner"].std().item() / hidden**0.5
