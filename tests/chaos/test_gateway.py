@@ -197,9 +197,16 @@ def test_a_path_that_is_no_program_ends_the_start_before_any_model(
     assert problem in done.stderr
 
 
-def test_a_taken_engine_port_ends_the_start_before_the_gateway(folder: Path) -> None:
+@pytest.mark.parametrize(("place", "option"), [(0, "--port"), (1, "--routing-engine-port")])
+def test_a_taken_port_ends_the_start_before_any_model(
+    folder: Path, place: int, option: str
+) -> None:
     setup = Setup(folder)
-    with socket.create_server(("127.0.0.1", setup.engine_port)):
+    taken = (setup.public_port, setup.engine_port)[place]
+    with socket.create_server(("127.0.0.1", taken)):
         done = subprocess.run(setup.command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 5
+    assert f":{taken}: it is in use" in done.stderr
+    assert f"choose another {option}\n" in done.stderr
+    assert "loads" not in done.stdout
     assert not (folder / "started").exists()

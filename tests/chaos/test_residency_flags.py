@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,13 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-def serving(
-    model: Path, flags: str, device: str = "cpu:0", **scripts: dict[str, Any]
-) -> ServerProcess:
-    """Models `a` and `b` under a command line."""
+def serving(*args: Any, **options: Any) -> ServerProcess:
+    """Models `a` and `b` under a command line; see `command`."""
+    return ServerProcess(command(*args, **options))
+
+
+def command(model: Path, flags: str, device: str = "cpu:0", **scripts: dict[str, Any]) -> list[str]:
+    """Starts a server of models `a` and `b`."""
     words = f"--model-routing name {flags} --port 0".split()
     for name in ("a", "b"):
         words += ["--model", str(model), "--model-name", name, "--target-device", device]
@@ -38,7 +42,7 @@ def serving(
         "models": [{"name": name, "script": scripts.get(name, {})} for name in ("a", "b")],
         "script": {"vocab_size": 1000},
     }
-    return ServerProcess([sys.executable, str(SERVE_FAKE), json.dumps(setup)])
+    return [sys.executable, str(SERVE_FAKE), json.dumps(setup)]
 
 
 async def ask(server: ServerProcess, model: str | None) -> tuple[int, str]:
@@ -154,6 +158,37 @@ async def test_admission_policy(tiny_path: Path, tmp_path: Path, policy: str) ->
         assert await ask(server, "a") == expected
         (books,) = (await server.status())["devices"]
         assert books["external_bytes"] == 7900 * 2**20 - books["visible_bytes"]
+
+
+@pytest.mark.parametrize("policy", ["gate", "proceed"])
+async def test_a_device_that_says_nothing_of_its_memory(
+    tiny_path: Path, tmp_path: Path, policy: str
+) -> None:
+    """Nobody can plan its models: each of them would have it for itself."""
+    inventory = tmp_path / "devices.toml"
+    inventory.write_text("[[device]]\nid = 'cuda:0'\n", encoding="ascii")
+    flags = f"--load-on-demand --device-inventory {inventory} --admission-policy {policy}"
+    async with serving(tiny_path, flags, device="cuda:0") as server:
+        if policy == "gate":
+            assert await ask(server, "a") == (503, "insufficient_device_memory")
+            last = (await server.status())["decisions"][-1]
+            assert last["reason"].startswith("cuda:0: all needed, unknown available")
+            assert last["available"] == {"cuda:0": None}
+        else:
+            for name in ("a", "b", "a"):
+                assert await ask(server, name) == (200, name)
+                models = (await server.status())["models"]
+                assert [m["id"] for m in models if m["residency"] == "resident"] == [name]
+
+
+def test_a_preload_that_is_refused_says_why(tiny_path: Path, tmp_path: Path) -> None:
+    inventory = tmp_path / "devices.toml"
+    inventory.write_text("[[device]]\nid = 'cuda:0'\n", encoding="ascii")
+    flags = f"--load-on-demand --device-inventory {inventory} --preload a"
+    words = command(tiny_path, flags, device="cuda:0")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6
+    assert "--preload a: cuda:0: all needed, unknown available" in done.stderr
 
 
 async def test_preload_and_pin(tiny_path: Path) -> None:

@@ -39,12 +39,15 @@ class SwapRules(Rules):
 
 
 class SwapHarness(Harness):
-    """Use as an async context manager; every model has been started when it is entered."""
+    """Use as an async context manager; every model has been started when it is entered, unless
+    it is not to wait for that: then call `ready`."""
 
     rules: SwapRules
 
-    def __init__(self, *scripts: FakeScript, rules: SwapRules | None = None) -> None:
-        super().__init__(*scripts, rules=rules or SwapRules())
+    def __init__(
+        self, *scripts: FakeScript, rules: SwapRules | None = None, wait_ready: bool = True
+    ) -> None:
+        super().__init__(*scripts, rules=rules or SwapRules(), wait_ready=wait_ready)
         self._workers = {
             NAMES[place]: FakeWorker(script) for place, script in enumerate(self._scripts)
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from http_harness import CHAT, Harness, Rules, chat_body, eventually
 
 from luce.routing.policy import ByName, RoutePolicy
 from luce.testing.fake_script import FakeScript
+from luce.workers.handle import WorkerState
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +26,24 @@ class NamedHarness(Harness):
 
     async def named(self, model: str | None, **fields: Any) -> Any:
         return await self.client.post(CHAT, json=chat_body(model=model, **fields))
+
+
+async def test_health_is_not_good_before_every_name_can_be_asked_for(tmp_path: Path) -> None:
+    scripts = FakeScript(), FakeScript(load_until_file=str(tmp_path / "loaded"))
+    async with NamedHarness(*scripts, wait_ready=False) as server:
+        big = server.models[0]
+        await eventually(lambda: big.handle.state is WorkerState.READY)
+        server.served.set_text("big", big.text)
+        assert (await server.named("big")).status_code == 200
+        assert (await server.named("small")).json()["error"]["code"] == "model_loading"
+        health = await server.client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "loading")
+        (tmp_path / "loaded").touch()
+        await server.ready()
+        assert (await server.client.get("/health")).status_code == 200
+        server.models[1].worker.crash()
+        await eventually(lambda: server.models[1].handle.state is WorkerState.LOST)
+        assert (await server.client.get("/health")).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -13,11 +13,13 @@ import pytest
 from http_harness import CHAT, chat_body, eventually
 from swap_harness import SwapHarness, SwapRules
 
-from luce.errors import WorkerStartError
+from luce.errors import ModelFileError, WorkerStartError
 from luce.listener import residents
 from luce.placement.effects import CoordinatorOptions
 from luce.placement.turns import SHORTEST_TURN_S, TurnOptions
+from luce.protocol.messages import Control
 from luce.testing.fake_script import FakeScript
+from luce.workers.handle import WorkerState
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +32,27 @@ async def test_a1_a_named_model_that_is_not_resident_comes_in() -> None:
         assert (answer.status_code, answer.json()["model"]) == (200, "small")
         assert server.transitions("small") == [*start, ("reinstate", None)]
         assert server.transitions("big") == [("evict", "cold")]
+        await server.idle()
+
+
+async def test_nobody_is_served_before_the_start_is_over() -> None:
+    """Who is evicted on the way would not go if it held a request, and the start would fail."""
+    scripts = FakeScript(), FakeScript(hold_controls=["evict"])
+    async with SwapHarness(*scripts, wait_ready=False) as server:
+        start = asyncio.create_task(server.ready())
+        worker = server.worker("small")
+        await eventually(lambda: any(isinstance(m, Control) for m in worker.received))
+        assert server.models[1].handle.state is WorkerState.READY
+        health = await server.client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "loading")
+        for name in ("big", "small", None):
+            answer = await server.named(name)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_loading")
+        worker.release_control()
+        await start
+        assert (await server.client.get("/health")).status_code == 200
+        for name in ("small", "big"):
+            assert (await server.named(name)).json()["model"] == name
         await server.idle()
 
 
@@ -540,3 +563,23 @@ async def test_a_file_that_does_not_load_again_is_a_failed_model() -> None:
         server.worker("small").script = FakeScript()
         await server.cooled_down("small")
         assert (await server.named("small")).json()["model"] == "small"
+
+
+async def test_nobody_waits_for_a_resident_that_cannot_be_started_again() -> None:
+    async with SwapHarness(FakeScript(), FakeScript()) as server:
+        worker, handle = server.worker("big"), server.models[0].handle
+        worker.script = FakeScript(load_error="ModelFileError", load_message="the file is gone")
+        worker.crash()
+        await eventually(lambda: handle.state is not WorkerState.READY)
+        waiting = server.asking("big")
+        await eventually(lambda: isinstance(handle.fault, ModelFileError))
+        for answer in (await waiting, await server.named("big")):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (
+                503,
+                "model_unavailable",
+            )
+        assert (await server.status_of("big"))["state"] == "unavailable"
+        worker.script = FakeScript()
+        await eventually(lambda: handle.state is WorkerState.READY)
+        assert (await server.named("big")).json()["model"] == "big"
+        await server.idle()

@@ -101,7 +101,7 @@ class Server:
 def in_words(decision: Decision) -> Explanation:
     match decision:
         case Commit(reason=reason):
-            return Explanation("load", (), reason or "there is room")
+            return Explanation("load", (), reason)
         case MakeRoom(evictions=evictions, reason=reason):
             return Explanation("make room", tuple(e.model for e in evictions), reason)
         case Wait(reason=reason):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from luce.errors import ModelUnavailable
 from luce.placement.byte_room import ByteOptions
 from luce.placement.residency import Residency
 from luce.testing.placement_bench import Bench, ByteBench, taking_turns
@@ -28,6 +29,10 @@ PLANS = {
     "f": {"g1": 20, "g2": 60},
 }
 TOTAL = {"g0": 100, "g1": 100, "g2": 100}
+
+
+def unload(bench: Bench, name: str) -> None:
+    bench.coordinator.unload(name, lambda: ModelUnavailable("It was unloaded."))
 
 
 class Storm:
@@ -52,6 +57,7 @@ class Storm:
             self.leave,
             self.crash,
             self.fail,
+            self.unload,
             self.take_outside,
             self.give_outside,
         ]
@@ -109,6 +115,14 @@ class Storm:
             operation = self.random.choice(self.bench.operations)
             gone = operation.kind == "load"
             self.bench.finish(operation.model, error="it broke", is_gone=gone)
+
+    def unload(self) -> None:
+        """Somebody takes a model out; the process of a load ends at once."""
+        name = self.random.choice(list(PLANS))
+        if self.random.random() < 0.3:
+            if self.bench.state(name) == "loading":
+                self.bench.world.real.pop(name, None)
+            unload(self.bench, name)
 
     def take_outside(self) -> None:
         """Another program takes memory that nobody has been promised; that takes its time."""
@@ -223,6 +237,8 @@ def test_taking_turns_never_puts_two_on_a_device(seed: int) -> None:
         elif event < 0.88 and waiting:
             left += 1
             bench.leave(rng.choice(waiting))
+        elif event < 0.9:
+            unload(bench, rng.choice(list(DEVICES)))
         else:
             bench.passes(rng.choice([0.01, 0.25, 10.0]))
         never_together(bench)

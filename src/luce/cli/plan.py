@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from luce.cli.server_status import NoStatus, fetch_status
 from luce.cli.visible import visible
 from luce.errors import PlacementError, UsageError
 from luce.listener.placing import PlacedModel, machine_for, plan_models
-from luce.placement.devices import HOST_POOL, Device
+from luce.placement.devices import HOST_POOL, Device, Inventory
 from luce.placement.discovery import Machine
 from luce.placement.explain import PRESENT, Explanation, Question, ServerStatus, explain
 from luce.placement.memory_plan import DevicePlan, pool_bytes
@@ -84,7 +85,8 @@ def plan(argv: Sequence[str]) -> int:
         print(f"luce plan: {visible(str(error))}", file=sys.stderr)
         return DOES_NOT_FIT
     reports = [_Report(model, machine.free_bytes(model.device)) for model in models]
-    code = max(_together(reports, machine), *(report.code for report in reports))
+    needed = _needed(reports, machine.inventory, takes_turns=config.routing.swap_residency)
+    code = max(_together(reports, machine, needed), *(report.code for report in reports))
     as_json = len(words) < len(rest)
     if url is None:
         _print(reports, code, None, as_json)
@@ -139,7 +141,7 @@ def _explained(report: _Report, machine: Machine, status: ServerStatus) -> Expla
         name=model.config.name,
         plan={name: count for name, count in plan.items() if name in rows}
         if is_known
-        else {pool: rows[pool].total_bytes},
+        else {pool: max(1, rows[pool].total_bytes)},
         is_exclusive=not is_known,
     )
     return explain(question, status)
@@ -170,17 +172,32 @@ def _sentence(name: str, answer: Explanation) -> str:
     return f"the server would {answer.verdict}{victims} ({name}: {answer.reason})"
 
 
-def _together(reports: Sequence[_Report], machine: Machine) -> int:
-    """Whether the models fit side by side, pool by pool, the host's among them."""
-    needed: dict[str, int] = {}
+def _needed(
+    reports: Sequence[_Report], inventory: Inventory, *, takes_turns: bool
+) -> Mapping[str, int]:
+    """Bytes by pool of all models; of those that take turns on a device, the largest one's beside
+    what the others keep there."""
+    needed: Counter[str] = Counter()
+    for report in reports:
+        needed.update(pool_bytes(report.model.plan, inventory))
+    by_device: dict[str, list[PlacedModel]] = {}
+    for report in reports if takes_turns else ():
+        by_device.setdefault(report.model.device.uuid, []).append(report.model)
+    for uuid, models in by_device.items():
+        absent = [model.plan.bytes_on(uuid) - model.plan.kept_bytes for model in models]
+        needed[models[0].device.pool] -= sum(absent) - max(absent)
+    return needed
+
+
+def _together(reports: Sequence[_Report], machine: Machine, needed: Mapping[str, int]) -> int:
+    """Whether there is room for all models, pool by pool, the host's among them."""
     host = machine.inventory.by_id("cpu:0")
-    host_free = None if host is None else machine.free_bytes(host)
+    # Of a budget for models on the CPU, what they keep on the host takes nothing.
+    host_free = machine.free_bytes(host) if host is not None and host.pool == HOST_POOL else None
     free: dict[str, int] = {} if host_free is None else {HOST_POOL: host_free}
     for report in reports:
         pool = report.model.device.pool
         free[pool] = max(free.get(pool, 0), report.free_bytes or 0)
-        for name, count in pool_bytes(report.model.plan, machine.inventory).items():
-            needed[name] = needed.get(name, 0) + count
     is_short = any(needed[pool] > free[pool] for pool in needed if pool in free)
     return DOES_NOT_FIT if is_short else FITS
 
@@ -208,6 +225,7 @@ def _object(report: _Report) -> dict[str, Any]:
         ],
         "host": _parts_object(made.host),
         "total_bytes": made.host.total_bytes + sum(p.total_bytes for p in made.devices.values()),
+        "kept_bytes": made.kept_bytes,
         "max_ctx": None if made.sizes is None else made.sizes.max_ctx,
         "kv_pool_tokens": None if made.sizes is None else made.sizes.kv_pool_tokens,
         "result": made.result,
@@ -239,6 +257,8 @@ def _print_tables(reports: Sequence[_Report], code: int) -> None:
         print_rich(_table(report), *map(escape, _sentences(report)))
     if len(reports) > 1:
         print(f"together: {_VERDICTS[code]}")
+    elif code != reports[0].code:
+        print(f"with what it keeps on the host: {_VERDICTS[code]}")
 
 
 def _table(report: _Report) -> Table:

@@ -115,8 +115,8 @@ def _check_balanced(blocks: Sequence[ModelBlock], flag: str) -> None:
             )
         if block.config.target_device == AUTO:
             raise UsageError(
-                f"{block.label}: --target-device auto chooses for one model; with --load-balancing "
-                "name a device in every model block"
+                f"{block.label}: --target-device auto chooses for one model; with {flag} name a "
+                "device in every model block"
             )
 
 

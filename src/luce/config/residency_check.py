@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luce.config.block import ModelBlock
-from luce.config.device import AUTO
 from luce.config.residency import ResidencyConfig
 from luce.config.setting import Settings
 from luce.errors import UsageError
@@ -47,8 +46,6 @@ def check_residency(
             raise UsageError(f"--{field.replace('_', '-')} is only for {needed}")
     if config.swap_residency and config.load_on_demand:
         raise UsageError(f"{_SWAP} and {_DEMAND} exclude each other: write one of them")
-    if config.swap_residency or config.load_on_demand:
-        _check_devices(_SWAP if config.swap_residency else _DEMAND, blocks)
     known = {block.config.name for block in blocks}
     _check_known("--swap-keep-weights", config.kept_weights, known)
     _check_known("--pin", config.pin, known)
@@ -60,13 +57,6 @@ def check_residency(
                 f"{flag} names {at_once} models, and --models-max {config.models_max} has room "
                 "for fewer"
             )
-
-
-def _check_devices(flag: str, blocks: Sequence[ModelBlock]) -> None:
-    for block in blocks:
-        written = block.settings["target_device"]
-        if not written.is_written or written.value == AUTO:
-            raise UsageError(f"{block.label}: {flag} needs a --target-device that is named")
 
 
 def _check_known(flag: str, names: Sequence[str], known: set[str]) -> None:

@@ -11,18 +11,19 @@ from luce.errors import BindError
 BACKLOG = 2048
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 _HINTS = {
-    errno.EADDRINUSE: "it is in use; stop the other server or choose another --port",
+    errno.EADDRINUSE: "it is in use; stop the other server or choose another {option}",
     errno.EACCES: "not permitted; ports below 1024 need privileges",
     errno.EADDRNOTAVAIL: "no interface of this machine has that address",
 }
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
     """Listen on an address; the first of the name's addresses that works.
 
     Args:
         host: IPv4 or IPv6 address, or a name.
         port: 0 lets the system choose.
+        option: where the port was written.
 
     Raises:
         BindError: none can be listened on; says why.
@@ -39,7 +40,21 @@ def bind(host: str, port: int) -> socket.socket:
             return _listen(socket.socket(family, kind, protocol), address)
         except OSError as error:
             failure = error
-    raise BindError(f"cannot listen on {host}:{port}: {_reason(failure)}") from failure
+    reason = _reason(failure).format(option=option)
+    raise BindError(f"cannot listen on {host}:{port}: {reason}") from failure
+
+
+def check_free(host: str, port: int) -> None:
+    """See early that another program, which may be permitted more than we, can listen there.
+
+    Raises:
+        BindError: it could not: somebody else does, or there is no such address.
+    """
+    try:
+        bind(host, port).close()
+    except BindError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
 
 
 def url_of(sock: socket.socket, scheme: str = "http") -> str:

@@ -64,8 +64,12 @@ class Entrance:
 
 
 @contextlib.contextmanager
-def open_entrance(config: ListenerConfig) -> Iterator[Entrance]:
+def open_entrance(config: ListenerConfig, port_option: str = "--port") -> Iterator[Entrance]:
     """Listen as the configuration says while the body runs.
+
+    Args:
+        config: where, and for whom.
+        port_option: where its port was written.
 
     Raises:
         UsageError: a file of keys or of a certificate is not what it should be.
@@ -74,7 +78,9 @@ def open_entrance(config: ListenerConfig) -> Iterator[Entrance]:
     access = read_access(config)
     cors = cors_of(config, has_keys=not access.is_open)
     tls = None if config.tls_cert is None else tls_context(config.tls_cert, config.tls_key)
-    listening = bind(config.host, config.port) if config.uds is None else listen_on(config.uds)
+    listening = (
+        bind(config.host, config.port, port_option) if config.uds is None else listen_on(config.uds)
+    )
     with listening as sock:
         entrance = Entrance(sock, tls, access, cors)
         if access.is_open and is_public(sock):

@@ -143,7 +143,8 @@ class LoadingOnDemand(_Moving):
         for name in self._preload:
             record = self._coordinator.fleet[name]
             if not record.is_resident:
-                problem = record.problem or "there is no room for it"
+                refusal = self._coordinator.chronicle.history.last_reason(name)
+                problem = record.problem or record.last_reason or refusal
                 raise WorkerStartError(f"--preload {name}: {problem}")
 
 

@@ -21,6 +21,7 @@ from luce.placement.ledger import Ledger, Pool
 from luce.placement.residency import Cooldown, ModelRecord
 from luce.placement.samples import Samples
 from luce.protocol.messages import Limits
+from luce.sizing.model_sizes import DEFAULT_MAX_CTX
 from luce.workers.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def build_on_demand(config: ServerConfig, workplace: Workplace, placement: Place
     residents.attach(coordinator)
     residents.charge_by(partial(charge_of, {m.config.name: m for m in placed}, pools))
     for model in placed:
-        workplace.models[model.config.name].planned = _limits(model)
+        workplace.models[model.config.name].planned = planned_limits(model)
     return OnDemand(ledger, coordinator, residents)
 
 
@@ -110,7 +111,8 @@ def plan_by_pool(model: PlacedModel, pools: Mapping[str, Pool]) -> dict[str, int
     """What a model takes of each pool, its device's first; all of it if nobody knows."""
     pool = pools[model.device.pool]
     if model.plan.result != "ok":
-        return {pool.name: pool.total_bytes}
+        # Never nothing, also where nobody knows how much there is.
+        return {pool.name: max(1, pool.total_bytes)}
     plan = {pool.name: model.plan.bytes_on(model.device.uuid)}
     if HOST_POOL in pools:
         plan[HOST_POOL] = plan.get(HOST_POOL, 0) + model.plan.host.total_bytes
@@ -166,13 +168,14 @@ def _record(model: PlacedModel, is_pinned: bool) -> ModelRecord:
     return ModelRecord(name=name, devices=(model.device.id,), is_pinned=is_pinned, plan=plan)
 
 
-def _limits(model: PlacedModel) -> Limits | None:
-    sizes = model.plan.sizes
-    if sizes is None:
-        return None
+def planned_limits(model: PlacedModel) -> Limits:
+    """What a model will hold. If nobody could plan it, what was asked for: a request for it has to
+    reach whoever decides, and once it has loaded its worker has the word."""
+    sizes, config = model.plan.sizes, model.config
+    max_ctx = config.max_ctx or DEFAULT_MAX_CTX
     return Limits(
-        max_ctx=sizes.max_ctx,
-        max_concurrency=model.config.max_concurrency,
-        kv_pool_tokens=sizes.kv_pool_tokens,
+        max_ctx=max_ctx if sizes is None else sizes.max_ctx,
+        max_concurrency=config.max_concurrency,
+        kv_pool_tokens=config.kv_pool_tokens or max_ctx if sizes is None else sizes.kv_pool_tokens,
         block_tokens=model.spec.block_tokens,
     )

@@ -80,8 +80,9 @@ class Residents:
         self._charge_of: ChargeOf | None = None
 
     def attach(self, coordinator: Coordinator) -> None:
-        """Whom to tell."""
+        """Whom to tell; the models are given no requests before `ServedModels.take_turns`."""
         self._coordinator = coordinator
+        self._models.hold()
         for name, supervisor in self._supervisors.items():
             supervisor.handle.on_change.append(partial(self._on_change, name, supervisor.handle))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from luce.config.device import AUTO, parse_device
 from luce.config.model import ModelConfig
+from luce.errors import StartupError
 from luce.listener.ports import Text
 from luce.placement.coordinator import Coordinator
 from luce.placement.residency import ModelRecord, Residency
@@ -42,6 +43,8 @@ class ServedModel:
         text: its tokenizer and template; None while they load.
         record: where it is, once models take turns; None where each stays where it is.
         planned: what it will hold, by its memory plan, if it loads when it is asked for.
+        is_held: it is given nothing before the start is over: until then it may have to leave at
+            any moment, and a model that holds requests does not.
     """
 
     def __init__(self, config: ModelConfig, handle: WorkerHandle) -> None:
@@ -50,6 +53,7 @@ class ServedModel:
         self.text: Text[Any] | None = None
         self.record: ModelRecord | None = None
         self.planned: Limits | None = None
+        self.is_held = False
 
     @property
     def name(self) -> str:
@@ -59,12 +63,17 @@ class ServedModel:
     @property
     def state(self) -> ServingState:
         """Whether requests can be given to it."""
+        if self.is_held:
+            return "loading"
         if self.record is not None and self.record.state is not Residency.READY:
             return "loading" if self.text is None else _ELSEWHERE.get(self.record.state, "evicted")
         state = _STATES.get(self.handle.state, "unavailable")
         if self.text is None:
             return "loading" if state == "ready" else state
         has_served = self.handle.ready is not None
+        if has_served and isinstance(self.handle.fault, StartupError):
+            # It is tried again and again; nobody waits for what may never come.
+            return "unavailable"
         is_coming_up = self.handle.state is WorkerState.LOST or state == "loading"
         return "restarting" if has_served and is_coming_up else state
 
@@ -160,12 +169,19 @@ class ServedModels:
         self._models[name].handle.vocabulary = text.vocabulary
         self.refresh()
 
+    def hold(self) -> None:
+        """Give them nothing before `take_turns`."""
+        for model in self._models.values():
+            model.is_held = True
+        self.refresh()
+
     def take_turns(self, coordinator: Coordinator) -> None:
         """From now on the coordinator says which are resident, and the router tells it what for."""
         self.coordinator = coordinator
         self._router.observer = coordinator
         for model in self._models.values():
             model.record = coordinator.fleet[model.name]
+            model.is_held = False
         self.refresh()
 
     def refresh(self) -> None:

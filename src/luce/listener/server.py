@@ -19,6 +19,7 @@ from luce import __version__
 from luce.config.listener import ListenerConfig, ServerConfig
 from luce.listener.admission import Admissions
 from luce.listener.app import Services, build_app
+from luce.listener.bind import check_free
 from luce.listener.body import BodyLimits
 from luce.listener.entrance import Entrance, open_entrance
 from luce.listener.gateway import LOOPBACK, Gateway, GatewayCommand, check_gateway
@@ -59,9 +60,12 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
         StartupError: the address cannot be had, or a model does not come up.
     """
     configure_logging()
+    port_option = "--port"
     if config.routing.routing_gateway is not None:
         check_gateway(config.routing.routing_gateway)
-    with open_entrance(own_address(config)) as entrance:
+        check_free(config.listener.host, config.listener.port)
+        port_option = "--routing-engine-port"
+    with open_entrance(own_address(config), port_option) as entrance:
         machine = machine_for(config.routing, config.models)
         placed = place_models(config, machine)
         # Not before: what cannot be placed is not loaded either.

@@ -51,6 +51,7 @@ class Chronicle:
             reason=reason,
             victims=dict(victims or {}),
             inputs={name: _short(facts) for name, facts in situation.models.items()},
+            available=self._fleet.available(),
         )
         self.history.add(record)
 

@@ -154,17 +154,18 @@ class Coordinator:
     def unload(self, model: str, error: Callable[[], ApiError]) -> None:
         """Take a model out until it is asked for again, and its process with it.
 
-        A load is cancelled; a resident finishes what runs.
+        A load is cancelled, and who gave way to it comes back; a resident finishes what runs.
 
         Args:
             model: which.
             error: what those who wait for it are told.
         """
         record = self.fleet[model]
-        self._transitions.wanted.discard(model)
+        self._transitions.cancel(model)
         if record.state is Residency.LOADING:
             self.fleet.abandon(record)
-            self._transitions.end(model)
+        elif record.state is Residency.QUEUED:
+            record.rest()
         elif record.state in (Residency.READY, Residency.SLEEPING):
             record.last_reason = "unloaded"
             self.fleet.leave(model, "unload", self._options.memory_patience_s)

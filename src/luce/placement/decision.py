@@ -128,13 +128,13 @@ def _shortage(candidate: Candidate, room: Room) -> _Shortage:
         avail = state.avail_bytes
         if avail is None:
             unknown.append(name)
-        elif candidate.is_exclusive:
+        if candidate.is_exclusive:
             # What the candidate holds itself is not in its own way.
             own = candidate.plan.get(name, 0) - needed
             others = state.ours_bytes - own + state.pending_bytes
             if others > 0:
                 missing[name] = others
-        elif needed > avail:
+        elif avail is not None and needed > avail:
             missing[name] = needed - avail
     over = room.num_resident + 1 - room.models_max if room.models_max else 0
     return _Shortage(missing, max(0, over), tuple(unknown))
@@ -147,7 +147,7 @@ def _evictions(victims: Sequence[Victim]) -> tuple[Eviction, ...]:
 
 def _known(shortage: _Shortage) -> str:
     if not shortage.unknown:
-        return ""
+        return "there is room"
     return f"nobody knows what is free on {', '.join(shortage.unknown)}"
 
 
@@ -163,8 +163,9 @@ def _insufficient(candidate: Candidate, room: Room, shortage: _Shortage) -> Refu
     for name in {**shortage.bytes, **dict.fromkeys(shortage.unknown, 0)} or candidate.needs:
         state = room.pools[name]
         avail = state.avail_bytes
+        needed = candidate.needs[name]
         numbers.append(
-            f"{name}: {format_bytes(candidate.needs[name])} needed, "
+            f"{name}: {'all' if candidate.is_exclusive else format_bytes(needed)} needed, "
             f"{'unknown' if avail is None else format_bytes(max(0, avail))} available, "
             f"{format_bytes(state.external_bytes)} of other programs, "
             f"{format_bytes(state.pending_bytes)} promised, "

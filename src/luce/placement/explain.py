@@ -143,7 +143,7 @@ def _present(name: str, status: ServerStatus) -> Explanation | None:
 def _describe(decision: Decision) -> Explanation:
     match decision:
         case Commit(reason=reason):
-            return Explanation("load", (), reason or "there is room")
+            return Explanation("load", (), reason)
         case MakeRoom(evictions=evictions, reason=reason):
             return Explanation("make room", tuple(each.model for each in evictions), reason)
         case Wait(reason=reason):

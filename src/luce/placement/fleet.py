@@ -180,6 +180,10 @@ class Fleet:
         facts = {record.name: self._facts(record, now_s) for record in self}
         return Situation(facts, arriving, tuple(ahead))
 
+    def available(self) -> dict[str, int | None]:
+        """Bytes by device that a model could be given, as of the last look."""
+        return {row["device"]: row["avail_bytes"] for row in self._accounts.devices()}
+
     def _facts(self, record: ModelRecord, now_s: float) -> ModelFacts:
         traffic, name = self._traffic, record.name
         return ModelFacts(

@@ -20,7 +20,9 @@ class DecisionRecord:
         verdict: load, make_room, wait, refuse, failed, ready.
         reason: why, as a sentence.
         victims: who gives way, with what each keeps.
-        inputs: state, in-flight and waiting requests of every model; devices where bytes decide.
+        inputs: state, in-flight and waiting requests of every model.
+        available: bytes of each device that nothing has been promised; None: nobody knows. Empty
+            where bytes do not decide.
     """
 
     at_s: float
@@ -29,6 +31,7 @@ class DecisionRecord:
     reason: str = ""
     victims: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    available: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class DecisionHistory:
@@ -45,6 +48,10 @@ class DecisionHistory:
             return
         self._last[record.model] = key
         self._ring.append(record)
+
+    def last_reason(self, model: str) -> str:
+        """Why the last thing that was decided about a model was; empty if nothing was."""
+        return self._last.get(model, ("", ""))[1]
 
     def recent(self) -> list[DecisionRecord]:
         """The decisions, oldest first."""

@@ -96,7 +96,7 @@ def plan_checkpoint(checkpoint: Checkpoint, request: PlanRequest) -> MemoryPlan:
         return MemoryPlan(
             identity=identity,
             result="unknown",
-            problem=f"{device.id} does not say how much memory it has",
+            problem=f"nobody says how much memory {device.id} has, or whether it is there",
         )
     geometry = _geometry(checkpoint, request.spec, on_cpu=request.is_on_cpu)
     sizing = _sizing(geometry, request)

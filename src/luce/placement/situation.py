@@ -90,9 +90,13 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """There is room: bring it in."""
+    """There is room: bring it in.
 
-    reason: str = ""
+    Attributes:
+        reason: why, for people.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,13 +108,26 @@ class Transitions:
         if arrival is not None:
             self._reopen(arrival)
 
+    def cancel(self, model: str) -> None:
+        """A model is to come in no more, neither because it was wanted nor back from a failure."""
+        self.wanted.discard(model)
+        for arrival in self:
+            arrival.restoring.discard(model)
+            arrival.displaced.pop(model, None)
+        own = self._arrivals.get(model)
+        if own is not None:
+            own.problem = own.problem or "it was unloaded"
+
     def restore(self, arrival: Arrival, *, is_open: bool) -> None:
         """Reopen who still drains and bring back who has gone."""
         self._reopen(arrival)
-        displaced, arrival.displaced = list(arrival.displaced), {}
-        for name in displaced if self._options.restores and is_open else ():
-            arrival.restoring.add(name)
-            self._fleet.bring_in(self._fleet[name])
+        for name in [name for name in arrival.displaced if name not in arrival.leaving]:
+            del arrival.displaced[name]
+            record = self._fleet[name]
+            may_return = record.is_absent and record.state is not Residency.COOLDOWN
+            if may_return and self._options.restores and is_open:
+                arrival.restoring.add(name)
+                self._fleet.bring_in(record)
         if arrival.is_over:
             del self._arrivals[arrival.target]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from luce.placement.accounts import NoAccounts
-from luce.placement.residency import Depth
+from luce.placement.residency import Depth, Residency
 from luce.placement.situation import (
     Commit,
     Decision,
@@ -21,6 +21,8 @@ from luce.placement.situation import (
 )
 
 _MS_PER_S = 1000
+_GOING = (Residency.DRAINING, Residency.UNLOADING)
+"""Of its own accord, if it does not give way to anybody."""
 
 LINGER_S = 0.03
 """A model that has just finished is given this long to be asked again: a client that sends one
@@ -82,6 +84,9 @@ class DeviceTurns:
             return Wait(f"a swap to {', '.join(sorted(under_way))} is under way")
         incoming = situation.models[target]
         others = [m for m in situation.models.values() if m.name != target]
+        going = [m.name for m in others if m.state in _GOING and m.overlaps(incoming)]
+        if going:
+            return Wait(f"{', '.join(going)} is being unloaded")
         conflicts = [m for m in others if m.is_resident and m.overlaps(incoming)]
         for model in conflicts:
             wait = self._stays(model, incoming)
@@ -92,7 +97,7 @@ class DeviceTurns:
             *(Eviction(m.name, "cold") for m in others if _harms(m, incoming)),
         ]
         if not evictions:
-            return Commit()
+            return Commit("nobody is in the way")
         return MakeRoom(tuple(evictions), f"{target} shares devices with them")
 
     def fallback(

@@ -98,6 +98,10 @@ class RoutePolicy(Protocol):
     def name(self) -> str:
         """What the status calls it."""
 
+    @property
+    def needs_all(self) -> bool:
+        """Some requests are for one model alone: without it they are not served."""
+
     def pinned(self, request: RouteRequest) -> str | None:
         """The one model that may serve the request; None: several may, or there is none."""
 
@@ -114,6 +118,7 @@ class PrimaryFirst:
     """Every request prefers the primary, whatever model it names, then the others in order."""
 
     name = "primary-first"
+    needs_all = False
 
     def pinned(self, request: RouteRequest) -> str | None:
         """None: names select nothing."""
@@ -128,6 +133,7 @@ class ByName:
     """A request is for the model it names and no other; without a name, for any resident one."""
 
     name = "by-name"
+    needs_all = True
 
     def __init__(self, names: Sequence[str], unknown: UnknownModel = "reject") -> None:
         """Args:

@@ -132,11 +132,16 @@ class Supervisor:
     async def bring_up(self) -> None:
         """Start a process where there is none and wait until it serves; once, without retry.
 
+        One that is just ending is waited for: its end says nothing of the new one.
+
         Raises:
             StartupError: it did not come up; there is none again.
         """
         if self._task is None:
             self.start()
+        await self._reaped.wait()
+        if self._stopping.is_set():
+            raise WorkerStartError(f"{self._spec.name} was stopped.")
         self._attempt = asyncio.get_running_loop().create_future()
         self.stay_up()
         try:
@@ -147,13 +152,13 @@ class Supervisor:
     async def put_down(self) -> None:
         """End the process, if there is one, and start no other; it is reaped on return."""
         self.rest()
-        if self._process is None:
-            return
-        self.handle.shutdown(0)
-        down = asyncio.ensure_future(self.handle.wait_down())
-        if not await self._ends_within(down, SHUTDOWN_MARGIN_S):
-            self.handle.disconnect(WorkerLost(f"Model {self._spec.name} is unloaded."))
-        await down
+        if self._process is not None:
+            self.handle.shutdown(0)
+            down = asyncio.ensure_future(self.handle.wait_down())
+            if not await self._ends_within(down, SHUTDOWN_MARGIN_S):
+                self.handle.disconnect(WorkerLost(f"Model {self._spec.name} is unloaded."))
+            await down
+        # One that is just being started is ended as soon as it is there.
         await self._reaped.wait()
 
     async def stop(self, grace_s: float) -> None:
@@ -215,9 +220,11 @@ class Supervisor:
     async def _run_process(self) -> int | None:
         """One process from start to reaped end; its exit code, None if it did not start."""
         self._ready_ns = None
+        self._reaped.clear()
         try:
             process = await self._launcher.launch(self._spec)
         except OSError as error:
+            self._reaped.set()
             self.handle.start_failed(
                 WorkerStartError(
                     f"The process of model {self._spec.name} cannot be started: {error}."
@@ -225,15 +232,17 @@ class Supervisor:
             )
             return None
         self._process = process
-        self._reaped.clear()
+        given_up = WorkerLost(f"Model {self._spec.name} is given up.")
         try:
-            if self._stopping.is_set():
+            if self._is_given_up():
                 process.sock.close()
             else:
                 await self.handle.connect(process.sock)
+                if self._is_given_up():
+                    self.handle.disconnect(given_up)
                 await self.handle.wait_down()
         except BaseException:
-            self.handle.disconnect(WorkerLost(f"Model {self._spec.name} is given up."))
+            self.handle.disconnect(given_up)
             process.kill()
             raise
         finally:
@@ -242,6 +251,10 @@ class Supervisor:
             self._process = None
             self._reaped.set()
         return code
+
+    def _is_given_up(self) -> bool:
+        """A process that is just being started is not wanted any more."""
+        return self._stopping.is_set() or not self._wanted
 
     async def _reap(self, process: WorkerProcess) -> int:
         ended = asyncio.ensure_future(process.wait())

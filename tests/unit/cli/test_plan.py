@@ -108,6 +108,46 @@ def test_models_are_judged_together(
     assert found["verdict"] == "does not fit"
 
 
+def test_those_that_take_turns_need_the_room_of_one(
+    words: list[str], demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--max-ctx", "512", "--kv-pool-tokens", "2048"]
+    both = [*words, "--model-name", "a", *sizes, "--model-routing", "name"]
+    both += ["--model", str(demo_model), "--model-name", "b", *sizes, "--target-device", "cuda:0"]
+    assert main(["plan", *both, "--device-memory", "cuda:0=3GiB"]) == 1
+    assert "together: does not fit" in capsys.readouterr().out
+    assert main(["plan", *both, "--device-memory", "cuda:0=3GiB", "--swap-residency"]) == 0
+    assert "together: fits" in capsys.readouterr().out
+    # What the other one keeps there counts.
+    (kept,) = {m["kept_bytes"] for m in turns(both, capsys)["models"]}
+    taken = turns(both, capsys)["models"][0]["devices"][0]["total_bytes"]
+    for spare, code in ((0, 0), (-1, 1)):
+        budget = ["--device-memory", f"cuda:0={kept + taken + spare}"]
+        assert main(["plan", *both, "--swap-residency", *budget]) == code
+        capsys.readouterr()
+
+
+def turns(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["plan", *words, "--swap-residency", "--json"]) == 0
+    return document(capsys)
+
+
+def test_a_budget_for_models_is_not_that_of_their_processes(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*words, "--target-device", "cpu:0", "--max-ctx", "512", "--max-concurrency", "1"]
+    assert main(["plan", *asked, "--json"]) == 0
+    taken = document(capsys)["models"][0]["devices"][0]["total_bytes"]
+    assert main(["plan", *asked, "--device-memory", f"cpu:0={taken}"]) == 0
+    # Without one, what stands on the host beside it has to fit as well.
+    inventory = Path(words[words.index("--device-inventory") + 1])
+    text = f"[[device]]\nid = 'cpu:0'\ntotal_mib = 65536\nfree_mib = {taken // 2**20 + 2000}\n"
+    inventory.write_text(text, encoding="ascii")
+    assert main(["plan", *asked]) == 1
+    out = capsys.readouterr().out
+    assert "verdict: fits\nwith what it keeps on the host: does not fit\n" in out
+
+
 def test_auto_goes_where_the_server_would_put_it(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

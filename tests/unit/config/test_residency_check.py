@@ -82,6 +82,7 @@ def test_a22_a_device_that_is_not_named(device: str, flag: str) -> None:
     text = problem(words)
     assert "block 3 (c)" in text
     assert "--target-device" in text
+    assert "--model-routing name" in text
 
 
 @pytest.mark.parametrize(

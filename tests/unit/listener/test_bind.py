@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from luce.errors import BindError
-from luce.listener.bind import bind, url_of
+from luce.listener.bind import bind, check_free, url_of
 
 
 def test_port_zero_picks_one_and_the_url_names_it() -> None:
@@ -29,8 +29,14 @@ def test_ipv6() -> None:
 def test_port_in_use() -> None:
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
-        with pytest.raises(BindError, match=f"127.0.0.1:{port}: it is in use"):
+        with pytest.raises(BindError, match=f"127.0.0.1:{port}: it is in use.*another --port$"):
             bind("127.0.0.1", port)
+        with pytest.raises(BindError, match="choose another --routing-engine-port"):
+            bind("127.0.0.1", port, "--routing-engine-port")
+        with pytest.raises(BindError, match="it is in use"):
+            check_free("127.0.0.1", port)
+    check_free("127.0.0.1", port)
+    check_free("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("host", ["999.1.1.1", "no such host", "203.0.113.7", "x" * 300])

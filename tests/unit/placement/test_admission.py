@@ -59,6 +59,15 @@ def test_b3_models_of_different_devices_load_in_parallel() -> None:
     assert bench.under_way() == [("a", None), ("b", None)]
 
 
+def test_b3_who_waits_for_room_on_one_device_holds_up_nobody_on_another() -> None:
+    bench = ByteBench(on("g0", 60, "a", "b") | on("g1", 60, "c"), TWO_GPUS)
+    bench.resident("a")
+    bench.run("a")
+    bench.ask("b", "c")
+    assert bench.state("a") == "draining"
+    assert bench.under_way() == [("c", None)]
+
+
 def test_b4_pooled_room_does_not_count() -> None:
     plans = {"a": {"g0": 60}, "b": {"g1": 10}, "c": {"g0": 60}}
     bench = ByteBench(plans, TWO_GPUS)
@@ -395,6 +404,13 @@ def test_b35_a_pinned_model_stays() -> None:
     assert (error.status, type(error)) == (503, InsufficientDeviceMemory)
     assert "60 B pinned" in error.message
     assert bench.state("a") == "ready"
+
+
+def test_b35_of_two_that_could_give_way_the_pinned_one_stays() -> None:
+    bench = ByteBench(on("g0", 30, "old", "new") | on("g0", 60, "c"), TWO_GPUS, pinned=("old",))
+    bench.resident("old", "new")
+    bench.ask("c")
+    assert bench.under_way() == [("new", "cold")]
 
 
 def test_b36_a_load_that_is_not_wanted_any_more_is_cancelled() -> None:

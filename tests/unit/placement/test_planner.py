@@ -155,7 +155,7 @@ def test_a_device_that_reports_nothing_is_unknown_and_never_zero(folder: Path) -
     silent = replace(GPU, total_bytes=0)
     found = plan(folder, silent)
     assert (found.result, found.sizes, dict(found.devices)) == ("unknown", None, {})
-    assert "cuda:0 does not say how much memory it has" in found.problem
+    assert "nobody says how much memory cuda:0 has" in found.problem
     spec = LoadSpec(name="m", path=str(folder))
     assert frozen_spec(spec, found) == spec
 

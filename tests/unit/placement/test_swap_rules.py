@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from luce.errors import SwapDrainTimeout
+from luce.errors import ModelUnavailable, SwapDrainTimeout
 from luce.placement.effects import CoordinatorOptions
 from luce.placement.turns import TurnOptions, first_residents
-from luce.testing.placement_bench import taking_turns
+from luce.testing.placement_bench import Bench, taking_turns
 
 ONE = {"a": ("g0",), "b": ("g0",)}
 
@@ -457,6 +457,63 @@ def test_a_failed_model_that_keeps_weights_stays_failed_when_it_must_drop_them()
     assert bench.state("a") in ("sleeping", "unloaded")
 
 
+def unload(bench: Bench, name: str) -> None:
+    bench.coordinator.unload(name, lambda: ModelUnavailable("It was unloaded."))
+
+
+def test_unloading_who_comes_back_ends_the_swap_that_failed() -> None:
+    bench = taking_turns(ONE, ("a",))
+    bench.ask("b")
+    bench.finish("a")
+    bench.finish("b", error="broken")
+    assert bench.under_way() == [("a", None)]
+    unload(bench, "a")
+    assert (bench.under_way(), bench.coordinator.arriving) == ([], frozenset())
+    bench.ask("a")
+    bench.finish("a")
+    assert bench.served == ["a"]
+
+
+def test_who_was_unloaded_after_giving_way_does_not_come_back() -> None:
+    bench = taking_turns(ONE, ("a",))
+    bench.ask("b")
+    bench.finish("a")
+    unload(bench, "a")
+    bench.finish("a", is_gone=True)
+    bench.finish("b", error="broken")
+    assert bench.under_way() == []
+    assert (bench.state("a"), bench.coordinator.arriving) == ("unloaded", frozenset())
+
+
+def test_unloading_who_comes_in_brings_back_who_gave_way() -> None:
+    bench = taking_turns(ONE, ("a",))
+    bench.ask("b")
+    bench.finish("a")
+    unload(bench, "b")
+    assert bench.under_way() == [("a", None)]
+    bench.finish("a")
+    assert (bench.states(), bench.coordinator.arriving) == (
+        {"a": "ready", "b": "unloaded"},
+        frozenset(),
+    )
+    bench.run("a")
+    bench.ask("b")  # Nobody has gone for it yet.
+    unload(bench, "b")
+    assert (bench.state("a"), bench.coordinator.arriving) == ("ready", frozenset())
+
+
+def test_nobody_comes_in_before_who_is_unloaded_has_gone() -> None:
+    bench = taking_turns(ONE, ("a",))
+    bench.run("a")
+    unload(bench, "a")
+    bench.ask("b")
+    assert bench.under_way() == []
+    bench.end("a")
+    assert bench.under_way() == [("a", "unload")]
+    bench.finish("a", is_gone=True)
+    assert bench.under_way() == [("b", None)]
+
+
 def test_decisions_are_kept_with_what_they_were_made_from() -> None:
     bench = taking_turns(ONE, ("a",))
     bench.run("a")
@@ -467,6 +524,7 @@ def test_decisions_are_kept_with_what_they_were_made_from() -> None:
     assert [record.verdict for record in records] == ["make_room", "load", "ready"]
     assert records[0].victims == {"a": "cold"}
     assert records[0].inputs["a"] == {"state": "ready", "in_flight": 1, "waiting": 0}
+    assert all(record.reason and not record.available for record in records)
     for _ in range(150):
         bench.end(bench.served[-1])
         bench.ask("a" if bench.state("b") == "ready" else "b")

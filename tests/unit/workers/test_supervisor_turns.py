@@ -15,6 +15,7 @@ from luce.testing.fake_script import FakeScript
 from luce.testing.fake_worker import FakeWorker
 from luce.testing.thread_launcher import ThreadLauncher
 from luce.workers.handle import WorkerState
+from luce.workers.spawn import WorkerProcess
 from luce.workers.supervisor import Backoff, Supervisor
 
 pytestmark = pytest.mark.anyio
@@ -132,6 +133,41 @@ async def test_put_down_ends_a_load(tmp_path: Path) -> None:
         await asyncio.wait_for(supervisor.put_down(), 60)
         with pytest.raises(WorkerStartError):
             await bringing
+
+
+async def test_one_that_ends_says_nothing_of_the_next(tmp_path: Path) -> None:
+    async with up(FakeScript(load_until_file=str(tmp_path / "never"))) as (supervisor, worker, _):
+        first = asyncio.create_task(supervisor.bring_up())
+        await until(lambda: supervisor.handle.state is WorkerState.LOADING)
+        first.cancel()
+        ending = asyncio.create_task(supervisor.put_down())
+        await until(lambda: supervisor.handle.state is not WorkerState.LOADING)
+        worker.script = FakeScript()
+        await supervisor.bring_up()
+        assert supervisor.handle.state is WorkerState.READY
+        await ending
+
+
+async def test_put_down_ends_a_process_that_is_just_being_started() -> None:
+    async with up() as (supervisor, _, launcher):
+        may_go, launch = asyncio.Event(), launcher.launch
+
+        async def held(spec: wire.LoadSpec) -> WorkerProcess:
+            await may_go.wait()
+            return await launch(spec)
+
+        launcher.launch = held  # type: ignore[method-assign]
+        first = asyncio.create_task(supervisor.bring_up())
+        await asyncio.sleep(0)
+        first.cancel()
+        ending = asyncio.create_task(supervisor.put_down())
+        await asyncio.sleep(0.05)
+        may_go.set()
+        await ending
+        assert supervisor.handle.ready is None
+        await supervisor.bring_up()
+        assert supervisor.handle.state is WorkerState.READY
+        assert launcher.num_launched["m"] == 2
 
 
 async def test_stopping_ends_who_brings_it_up(tmp_path: Path) -> None:

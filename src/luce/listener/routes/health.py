@@ -68,7 +68,7 @@ class HealthRoutes:
         return _answer(200, Liveness("ok", *who))
 
     async def ready(self, request: Request) -> Response:
-        """200 if a model is up; `?live` asks for liveness only."""
+        """200 if a request would be served or queued; `?live` asks for liveness only."""
         if "live" in request.query_params:
             return await self.live(request)
         status = self._status()
@@ -83,6 +83,8 @@ class HealthRoutes:
         states = {model.state for model in self._models}
         if self._router.is_stopping:
             return "stopping"
+        if self._router.policy.needs_all and "loading" in states:
+            return "loading"
         # A model that is not resident comes in when a request names it.
         if not states.isdisjoint(("ready", "closing", "entering", "evicted")):
             return "ok"
