@@ -148,7 +148,7 @@ class _NoSampler:
 def _begin(lanes: torch.Tensor, *_: object) -> BegunDecode:
     """In place of the kernel: tensors of the right shapes."""
     narrow = torch.zeros(len(lanes), dtype=torch.int32)
-    return BegunDecode(narrow, narrow.long(), narrow, narrow, narrow, narrow)
+    return BegunDecode(narrow, narrow.long(), narrow, narrow, narrow, narrow, narrow)
 
 
 class HostEngine:

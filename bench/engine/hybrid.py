@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from bench.engine.gpu import Streams, breakdown, ceilings
+from bench.engine.gpu import GREEDY, Streams, breakdown, ceilings
 from bench.engine.hybrid_shapes import HybridPart, hybrid_engine, hybrid_hparams
 from bench.engine.shapes import CHUNK, Storage
 
 from luce.engine.device import open_device
 from luce.loaders.hparams import HParams
+from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 from luce.sizing.geometry import kv_spec, state_spec
 
 _PREFILL = 8192
+_PROMPT, _NEW = 4096, 64
+"""Of a prefix hit: all of a prompt, and what of it is not cached."""
 _STEPS = 24
 _DECODES = ((1, 128), (16, 1024), (64, 1024))
 
@@ -88,6 +91,7 @@ def run(case: str, plan: Plan) -> None:
     print(f"{case}: warm in {time.perf_counter() - began:.1f} s", flush=True)
     streams = Streams(engine)
     measure_prefill(case, streams, plan)
+    measure_hit(case, streams)
     for count, context in plan.decodes:
         measure_decode(case, streams, parameters, plan, (count, context))
     engine.close()
@@ -126,6 +130,35 @@ def measure_prefill(case: str, streams: Streams, plan: Plan) -> None:
     show(f"prefill {case} 1x{_PREFILL}", _PREFILL / seconds, seconds, floor)
     if plan.profile:
         breakdown(f"prefill {_PREFILL}", 1, partial(streams.prefill, [0], _PREFILL, CHUNK))
+
+
+def measure_hit(case: str, streams: Streams) -> None:
+    """A prompt whose state was saved before its last tokens, against all of it."""
+    streams.spread(1)
+    whole = min(streams.prefill([0], _PROMPT, CHUNK) for _ in range(2))
+    prompt, table = (1,) * _PROMPT, streams._table(0, _PROMPT)
+    last, step = _PROMPT - _NEW, streams.engine.step
+    pieces = [(first, min(first + CHUNK, last)) for first in range(0, last, CHUNK)]
+    for first, stop in pieces:
+        start = RowStart(0, GREEDY, 0, prompt, _PROMPT)
+        saved = 0 if stop == last else None
+        item = ScheduledSequence(
+            0, first, prompt[first:stop], table, sample=False, save_checkpoint=saved
+        )
+        step(StepPlan(1, (start,) if first == 0 else (), (item,))).result()
+    again = RowStart(0, GREEDY, 0, prompt, _PROMPT, restore_checkpoint=0)
+    rest = ScheduledSequence(0, last, prompt[last:], table, sample=True)
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        step(StepPlan(1, (again,), (rest,))).result()
+        times.append(time.perf_counter() - began)
+    print(
+        f"prefix hit {case}: all {_PROMPT} tokens {whole * 1e3:.2f} ms, the last {_NEW} alone "
+        f"{min(times) * 1e3:.2f} ms: {min(times) / whole:.1%}",
+        flush=True,
+    )
 
 
 def _token_elements(hparams: HParams) -> int:

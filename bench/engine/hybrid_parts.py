@@ -135,14 +135,14 @@ def show_mixture(setup: Setup, rows: int, *, sweep: bool) -> None:
     apart = (mixture.forward(x.clone()).double() - expected).norm() / expected.norm()
     print(text, f"fused {seconds * 1e6:.1f} ({floor / seconds:.0%}), apart {apart:.1e}", flush=True)
     for tiling in few_tilings() if sweep else ():
-        cut = replace(mixture, few=replace(few, tiling=tiling))
+        cut = replace(mixture, few=replace(few, tilings=(tiling, tiling)))
         seconds = time_of(cut.forward, rows)
         print(f"  {tiling}: {seconds * 1e6:.1f} us ({floor / seconds:.0%})", flush=True)
 
 
 def few_tilings() -> Iterator[FewTiling]:
-    for inner, outer, columns in product((2, 4, 8), (4, 8, 16), (64, 128)):
-        yield FewTiling(inner, outer, columns)
+    for inner, turns in product((4, 8, 16), (1, 4, 8)):
+        yield FewTiling(inner, outer_turns=turns)
 
 
 def show_prompt(setup: Setup, tokens: int, *, sweep: bool) -> None:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from bench.engine.gpu import ceilings, graphed, timed
 
-from luce.engine.ops.cuda import quant_mma, quant_stream
-from luce.engine.ops.cuda.quant_mma import MmaTiling
+from luce.engine.ops.cuda import quant_split, quant_stream
 from luce.engine.ops.cuda.quant_products import QuantProducts
+from luce.engine.ops.cuda.quant_split import SplitTiling
 from luce.engine.ops.cuda.quant_stream import StreamTiling
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
@@ -44,7 +44,6 @@ CUTS = (
     (8, 1, 1, 2), (4, 2, 1, 2), (4, 2, 2, 2), (8, 1, 1, 1), (4, 2, 2, 1),
     (4, 1, 2, 1), (4, 1, 1, 3), (4, 1, 1, 4),
 )  # fmt: skip
-MMA_TILINGS = (MmaTiling(1, 2, 2), MmaTiling(2, 2, 2), MmaTiling(4, 2, 1))
 
 Product = Callable[[QuantPlanes, torch.Tensor, torch.Tensor], object]
 """Of a matrix and x, into the last."""
@@ -115,9 +114,9 @@ def made(kind: str, rows: int, columns: int, seed: int) -> QuantPlanes:
     return repack(kind, random_blocks(kind, rows, columns, generator), rows, columns)
 
 
-def standing(bench: Bench) -> dict[str, Product]:
+def standing(parts: list[QuantPlanes]) -> dict[str, Product]:
     """What there is without the streaming kernel."""
-    parts, found = bench.planes, dict[str, Product]()
+    found = dict[str, Product]()
     for name, mma in (("serving", QuantProducts()), ("triton", None)):
         linears = {id(planes): TritonQuantLinear([planes], None, mma=mma) for planes in parts}
         found[name] = lambda planes, x, out, linears=linears: linears[id(planes)]._run(x, out, None)  # type: ignore[misc]
@@ -126,8 +125,8 @@ def standing(bench: Bench) -> dict[str, Product]:
     return found
 
 
-def by_mma(tiling: MmaTiling) -> Product:
-    return lambda planes, x, out: quant_mma.multiply(planes, x, out, None, None, tiling)
+def by_split(tiling: SplitTiling) -> Product:
+    return lambda planes, x, out: quant_split.multiply(planes, x, out, None, None, tiling)
 
 
 def by_stream(tiling: StreamTiling) -> Product:
@@ -195,12 +194,13 @@ def run(bench: Bench, wanted: dict[int, list[StreamTiling]], say_all: bool) -> N
     """
     rows = list(wanted)
     ready = compile_all(bench.kind, {each for tilings in wanted.values() for each in tilings})
-    there, families = standing(bench), Family()
+    there, families = standing(bench.planes), Family()
     for tokens in rows:
         found = {name: bench.measure(each, tokens) for name, each in there.items()}
-        if quant_mma.refusal(bench.planes[0]) is None:
-            for mma in MMA_TILINGS:
-                found[str(mma)] = bench.measure(by_mma(mma), tokens)
+        if tokens <= quant_split.MOST_ROWS and quant_split.refusal(bench.planes[0]) is None:
+            for is_early in (False, True):
+                split = SplitTiling(-(-tokens // 8), is_early)
+                found[str(split)] = bench.measure(by_split(split), tokens)
         for each in ready.intersection(wanted[tokens]):
             found[str(each)] = figures = bench.measure(by_stream(each), tokens)
             for name, seconds in figures.seconds.items():

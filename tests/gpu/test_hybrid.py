@@ -115,7 +115,7 @@ def test_mixtures_in_one_are_those_step_by_step(
     from luce.engine.ops.triton import moe_few
 
     engine, _ = hybrid_engine("tiny-moe", open_device("cuda:0"), 16, 4096, 640, Storage(kind))
-    ids = tokens(33, seed=4)
+    ids = tokens(moe_few.MOST_TOKENS - 3, seed=4)
     found = logits(engine, ids)
     assert "step by step" not in caplog.text
     assert "left out" not in caplog.text

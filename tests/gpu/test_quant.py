@@ -7,9 +7,9 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from luce.engine.ops.cuda import quant_stream  # noqa: E402
-from luce.engine.ops.cuda.quant_mma import MMA_TILINGS, multiply, refusal  # noqa: E402
+from luce.engine.ops.cuda import quant_split, quant_stream  # noqa: E402
 from luce.engine.ops.cuda.quant_products import Kernel, kernel_fault  # noqa: E402
+from luce.engine.ops.cuda.quant_split import SplitTiling  # noqa: E402
 from luce.engine.ops.cuda.quant_stream import StreamTiling  # noqa: E402
 from luce.engine.ops.ref.quant_matmul import decode  # noqa: E402
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear  # noqa: E402
@@ -102,47 +102,6 @@ def test_replayed_as_a_graph(rows: int) -> None:
     assert torch.equal(captured, eager)
 
 
-MMA_TYPES = ["Q4_0", "Q4_1", "Q4_K"]
-
-
-@pytest.mark.parametrize("has_more", [False, True], ids=["alone", "bias and residual"])
-@pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 17, 33, 64])
-@pytest.mark.parametrize("type_name", MMA_TYPES)
-def test_tensor_core_products(type_name: str, rows: int, has_more: bool) -> None:
-    planes = made(type_name, 333, 1280)
-    assert refusal(planes) is None
-    x, out = noise(rows, 1280), torch.full((rows, 400), float("nan"), device="cuda").bfloat16()
-    bias = noise(333, seed=3) if has_more else None
-    residual = noise(rows, 400, seed=4) if has_more else None
-    multiply(planes, x, out[:, 7:340], bias, None if residual is None else residual[:, 7:340])
-    expected = x.double() @ decode(planes).double().T
-    if bias is not None and residual is not None:
-        expected += bias.double() + residual[:, 7:340].double()
-    found = out[:, 7:340].double()
-    assert ((found - expected).norm() / expected.norm()).item() < 2e-3
-    assert out[:, :7].isnan().all()
-    assert out[:, 340:].isnan().all()
-
-
-def test_tensor_core_rows_are_the_same_bits_whatever_their_number() -> None:
-    planes, x = made("Q4_K", 640, 4096), noise(64, 4096)
-
-    def product(count: int) -> torch.Tensor:
-        out = torch.empty(count, 640, device="cuda", dtype=torch.bfloat16)
-        multiply(planes, x[:count], out, None, None)
-        return out
-
-    together = product(max(MMA_TILINGS))
-    for count in (1, 2, 8, 9, 16, 17, 40):
-        assert torch.equal(product(count), together[:count])
-
-
-@pytest.mark.parametrize("type_name", sorted(set(TYPES) - set(MMA_TYPES)))
-def test_tensor_core_products_refuse_other_types(type_name: str) -> None:
-    assert refusal(made(type_name, 4, 1280)) == f"made for plain four-bit codes, not {type_name}"
-    assert refusal(made("Q4_0", 4, 320)) == "made for columns in whole runs of 256"
-
-
 STREAMED = sorted(set(TYPES) - {"Q2_K", "Q3_K"})
 
 
@@ -207,3 +166,61 @@ def test_streamed_products_replayed_as_a_graph() -> None:
             each.fill_(float("nan"))
         graph.replay()
         assert all(map(torch.equal, captured, eager))
+
+
+SPLIT = sorted(set(STREAMED) - {"MXFP4"})
+
+
+def split(planes: QuantPlanes, x: torch.Tensor, tiling: SplitTiling | None = None) -> torch.Tensor:
+    out = x.new_full((len(x), planes.rows), float("nan"))
+    quant_split.multiply(planes, x, out, None, None, tiling)
+    return out
+
+
+@pytest.mark.parametrize("type_name", SPLIT)
+def test_split_products(type_name: str) -> None:
+    assert kernel_fault(Kernel.SPLIT, QUANT_FORMATS[type_name], torch.device("cuda")) is None
+    planes = made(type_name, 1333, 1280)
+    for rows in (1, 8, 13):
+        x = noise(rows, 1280)
+        wide = torch.full((rows, 1400), float("nan"), device="cuda").bfloat16()
+        bias, residual = noise(1333, seed=3), noise(rows, 1400, seed=4)
+        quant_split.multiply(planes, x, wide[:, 7:1340], bias, residual[:, 7:1340])
+        expected = x.double() @ decode(planes).double().T + bias.double()
+        expected += residual[:, 7:1340].double()
+        assert ((wide[:, 7:1340].double() - expected).norm() / expected.norm()).item() < 2e-3
+        assert wide[:, :7].isnan().all()
+        assert wide[:, 1340:].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(4096, 4096), (24576, 4096), (4096, 12288), (60000, 5120)]
+)
+def test_split_rows_are_the_same_bits_whatever_their_number(rows: int, columns: int) -> None:
+    planes, x = made("Q4_K", rows, columns), noise(16, columns)
+    together = split(planes, x)
+    assert error(together, x, planes) < 2e-3
+    for count in (1, 8, 9, 15):
+        assert torch.equal(split(planes, x[:count]), together[:count])
+    for is_early in (False, True):
+        tiling = SplitTiling(2, is_early)
+        assert all(torch.equal(split(planes, x, tiling), together) for _ in range(25))
+
+
+def test_split_products_replayed_as_a_graph() -> None:
+    parts = [made("Q4_K", 4096, 1024), made("Q6_K", 1024, 4096, seed=5)] * 2
+
+    def chained(x: torch.Tensor) -> torch.Tensor:
+        for planes in parts:
+            x = split(planes, x / x.norm(), SplitTiling(2, is_early=True))
+        return x
+
+    x = noise(16, 1024)
+    eager = chained(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chained(x)
+    for _ in range(20):
+        captured.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(captured, eager)

@@ -3,8 +3,8 @@
 //
 // Threads are fibres. One runs until it meets others: a warp's product, or a barrier of the block.
 // Either whole warps run one after the other (a late barrier shows in what the first sees), or the
-// last comes first. Blocks run one after another: what they leave for each other is always there
-// in time, and its order is not tested. Dynamic shared memory begins as NaN, and so does the target
+// last comes first. Blocks run one after another, until they are done or wait for others: what they
+// leave for each other is always there in time, and its order is not tested. Dynamic shared memory begins as NaN, and so does the target
 // of an asynchronous copy, until the thread that began it has waited for its batch.
 
 #include <ucontext.h>
@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct uint2 { u32 x, y; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -58,7 +60,7 @@ struct Copy {
     int bytes, there;
 };
 
-enum class Waits { nothing, warp, four_warps, block, done };
+enum class Waits { nothing, warp, four_warps, some, number, block, blocks, done };
 
 struct Thread {
     ucontext_t context;
@@ -67,12 +69,19 @@ struct Thread {
     std::deque<std::vector<Copy>> batches;
     std::vector<Copy> open;
     u32 operands[6];
+    float (*number)(u32 bits); // of a half of an operand
     float *sums, *results;
+    float given, received; // of an exchange with the lane whose number differs in these bits,
+    int across;            // 0 of a product, -1 of one that gives a number to all
+    int given_number, received_number;
+    int barrier, barrier_threads; // that it waits at with some of the others
     const char *matrix; // of a product of four warps, its columns in eights, and whether it adds
     int eights, adds;
 };
 
 struct Block {
+    Index index;
+    int arrived[16]; // at a barrier that is not everybody's
     std::vector<Thread> threads;
     std::vector<char> shared;
     char *aligned;
@@ -121,9 +130,9 @@ inline void multiply_warp(Thread *lanes) {
         const u32 *from = lanes[lane].operands;
         for (int i = 0; i < 4; ++i) {
             int k = lane % 4 * 2 + offsets[i], shift = i % 2 * 16;
-            a[lane / 4][k] = from_bfloat16(from[i / 2 * 2] >> shift & 0xffff);
-            a[lane / 4 + 8][k] = from_bfloat16(from[i / 2 * 2 + 1] >> shift & 0xffff);
-            b[k][lane / 4] = from_bfloat16(from[4 + i / 2] >> shift & 0xffff);
+            a[lane / 4][k] = lanes->number(from[i / 2 * 2] >> shift & 0xffff);
+            a[lane / 4 + 8][k] = lanes->number(from[i / 2 * 2 + 1] >> shift & 0xffff);
+            b[k][lane / 4] = lanes->number(from[4 + i / 2] >> shift & 0xffff);
         }
     }
     for (int lane = 0; lane < 32; ++lane)
@@ -177,6 +186,32 @@ inline bool four_warps_went_on(int first_warp) {
     return true;
 }
 
+// Whether those can go on who wait for a number, or at a barrier that enough have come to.
+inline bool some_went_on() {
+    bool went_on = false;
+    for (Thread &each : block->threads)
+        if (each.waits == Waits::number) {
+            each.waits = Waits::nothing;
+            went_on = true;
+        }
+    for (int barrier = 0; barrier < 16; ++barrier) {
+        int needed = 0;
+        for (const Thread &each : block->threads)
+            if (each.waits == Waits::some && each.barrier == barrier)
+                needed = each.barrier_threads;
+        if (!needed || block->arrived[barrier] < needed)
+            continue;
+        if (block->arrived[barrier] > needed)
+            fail("more threads came to a barrier than it is for");
+        block->arrived[barrier] = 0;
+        for (Thread &each : block->threads)
+            if (each.waits == Waits::some && each.barrier == barrier)
+                each.waits = Waits::nothing;
+        went_on = true;
+    }
+    return went_on;
+}
+
 inline void run_until_met(int warp) {
     Thread *lanes = &block->threads[warp * 32];
     for (;;) {
@@ -190,21 +225,27 @@ inline void run_until_met(int warp) {
                 fail("threads of a warp went different ways");
         if (lanes[0].waits != Waits::warp)
             return;
-        multiply_warp(lanes);
+        const int across = lanes[0].across;
+        for (int lane = 0; lane < 32; ++lane) {
+            lanes[lane].received = lanes[across > 0 ? lane ^ across : lane].given;
+            lanes[lane].received_number = lanes[0].given_number;
+        }
+        if (!across)
+            multiply_warp(lanes);
         for (int lane = 0; lane < 32; ++lane)
             lanes[lane].waits = Waits::nothing;
     }
 }
 
-inline void run_block(void (*kernel)(void *), void *arguments, int num_threads, int shared_bytes,
-                      bool last_warp_first) {
-    static Block made;
-    block = &made;
+// Makes `block` ready to begin.
+inline void start_block(void (*kernel)(void *), void *arguments, int num_threads,
+                        int shared_bytes) {
     block->kernel = kernel;
     block->arguments = arguments;
     block->threads.resize(num_threads);
     block->shared.assign(shared_bytes + 128, (char)0xff);
     block->aligned = &block->shared[127] - ((uintptr_t)&block->shared[127] & 127);
+    std::memset(block->arrived, 0, sizeof block->arrived);
     for (Thread &thread : block->threads) {
         thread.waits = Waits::nothing;
         thread.batches.clear();
@@ -214,21 +255,27 @@ inline void run_block(void (*kernel)(void *), void *arguments, int num_threads, 
         thread.context.uc_link = nullptr;
         makecontext(&thread.context, enter, 0);
     }
+}
+
+// Runs `block` until it is done, true, or waits for other blocks.
+inline bool run_block(bool last_warp_first) {
+    const int num_warps = (int)block->threads.size() / 32;
     for (;;) {
-        for (int i = 0; i < num_threads / 32; ++i)
-            run_until_met(last_warp_first ? num_threads / 32 - 1 - i : i);
-        bool went_on = false;
-        for (int warp = 0; warp < num_threads / 32; warp += 4)
-            went_on |= four_warps_went_on(warp);
-        if (went_on)
-            continue;
+        for (Thread &thread : block->threads)
+            thread.waits = thread.waits == Waits::done ? Waits::done : Waits::nothing;
+        bool went_on = true;
+        while (went_on) {
+            for (int i = 0; i < num_warps; ++i)
+                run_until_met(last_warp_first ? num_warps - 1 - i : i);
+            went_on = some_went_on();
+            for (int warp = 0; warp < num_warps; warp += 4)
+                went_on |= four_warps_went_on(warp);
+        }
         for (const Thread &thread : block->threads)
             if (thread.waits != block->threads[0].waits)
                 fail("some threads ended while others wait for them");
-        if (block->threads[0].waits == Waits::done)
-            return;
-        for (Thread &thread : block->threads)
-            thread.waits = Waits::nothing;
+        if (block->threads[0].waits != Waits::block)
+            return block->threads[0].waits == Waits::done;
     }
 }
 
@@ -239,6 +286,12 @@ struct ThreadIndex {
 };
 static ThreadIndex threadIdx;
 static Index blockIdx, gridDim;
+
+inline void wait_for_arrivals(const int *arrived, int count) {
+    while (*arrived < count)
+        emulation::meet(emulation::Waits::blocks);
+    emulation::meet(emulation::Waits::block);
+}
 
 inline void __syncthreads() { emulation::meet(emulation::Waits::block); }
 inline void __threadfence() {}
@@ -263,15 +316,74 @@ inline u32 __byte_perm(u32 low, u32 high, u32 selector) {
     return word;
 }
 
-inline void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+namespace emulation {
+
+inline void multiply_by(float (*number)(u32), float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3,
+                        u32 b0, u32 b1) {
+    Thread &me = block->threads[block->current];
     const u32 operands[6] = {a0, a1, a2, a3, b0, b1};
     std::memcpy(me.operands, operands, sizeof operands);
+    me.number = number;
     me.sums = c;
+    me.across = 0;
+    meet(Waits::warp);
+}
+
+} // namespace emulation
+
+inline void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    emulation::multiply_by(emulation::from_bfloat16, c, a0, a1, a2, a3, b0, b1);
+}
+
+inline int of_first_lane(int value) {
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    me.given_number = value;
+    me.across = -1;
     emulation::meet(emulation::Waits::warp);
+    return me.received_number;
+}
+
+inline void meet_warp() { of_first_lane(0); }
+
+inline void tell(int *at, int number) {
+    meet_warp();
+    *at = number;
+}
+
+inline void wait_for(const int *at, int least) {
+    while (*at < least)
+        emulation::meet(emulation::Waits::number);
+}
+
+template <int BARRIER, int THREADS> inline void pass() { emulation::block->arrived[BARRIER] += 1; }
+
+template <int BARRIER, int THREADS> inline void wait_at() {
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    me.barrier = BARRIER;
+    me.barrier_threads = THREADS;
+    emulation::block->arrived[BARRIER] += 1;
+    emulation::meet(emulation::Waits::some);
+}
+
+inline int arrive(int *counter) { return (*counter)++; }
+
+inline float of_lane_across(float value, int bits) {
+    emulation::Thread &me = emulation::block->threads[emulation::block->current];
+    me.given = value;
+    me.across = bits;
+    emulation::meet(emulation::Waits::warp);
+    return me.received;
+}
+
+inline void load_once(u32 *to, const u16 *from) {
+    if ((uintptr_t)from % 16)
+        emulation::fail("a load is not aligned");
+    emulation::check_range((const char *)from, 16);
+    std::memcpy(to, from, 16);
 }
 
 inline u64 shared_matrix(const char *at) { return (u64)(uintptr_t)at; }
+inline u64 shared_matrix_after(u64 at, int bytes) { return at + bytes; }
 
 template <int EIGHTS>
 inline void multiply_together(float (&c)[EIGHTS][4], u32 a0, u32 a1, u32 a2, u32 a3, u64 b,
@@ -280,6 +392,7 @@ inline void multiply_together(float (&c)[EIGHTS][4], u32 a0, u32 a1, u32 a2, u32
     emulation::Thread &me = emulation::block->threads[emulation::block->current];
     const u32 operands[6] = {a0, a1, a2, a3, 0, 0};
     std::memcpy(me.operands, operands, sizeof operands);
+    me.number = emulation::from_bfloat16;
     me.sums = me.results = c[0];
     me.matrix = (const char *)(uintptr_t)b;
     me.eights = EIGHTS;
@@ -289,6 +402,8 @@ inline void multiply_together(float (&c)[EIGHTS][4], u32 a0, u32 a1, u32 a2, u32
 
 inline void begin_products() {}
 inline void wait_for_products() {}
+inline void commit_products() {}
+template <int LEFT> inline void wait_for_batches() {}
 inline void show_to_products() {}
 inline void settle(float &) {}
 
@@ -415,10 +530,31 @@ template <class... A> int run_program(void (*kernel)(A...), char **words) {
     gridDim = {std::atoi(words[3]), std::atoi(words[4]), 1};
     bool is_backwards = std::atoi(words[7]);
     int count = gridDim.x * gridDim.y;
+    auto made = std::make_unique<Block>();
+    std::vector<std::unique_ptr<Block>> waiting;
+    const auto run = [&](std::unique_ptr<Block> &each) {
+        block = each.get();
+        blockIdx = block->index;
+        return run_block(is_backwards);
+    };
     for (int i = 0; i < count; ++i) {
         int index = is_backwards ? count - 1 - i : i;
-        blockIdx = {index % gridDim.x, index / gridDim.x, 0};
-        run_block(call.enter, &call, std::atoi(words[5]), std::atoi(words[6]), is_backwards);
+        block = made.get();
+        block->index = {index % gridDim.x, index / gridDim.x, 0};
+        start_block(call.enter, &call, std::atoi(words[5]), std::atoi(words[6]));
+        if (run(made))
+            continue;
+        waiting.push_back(std::move(made));
+        made = std::make_unique<Block>();
+    }
+    for (int idle = 0; !waiting.empty(); ++idle) {
+        const size_t before = waiting.size();
+        for (auto each = waiting.begin(); each != waiting.end();)
+            each = run(*each) ? waiting.erase(each) : each + 1;
+        if (waiting.size() < before)
+            idle = 0;
+        else if (idle > 8)
+            fail("blocks wait for each other");
     }
     arguments.write(words[2]);
     return 0;

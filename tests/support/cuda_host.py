@@ -18,6 +18,8 @@ from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
 from luce.engine.ops.cuda.sources import kernel_text
 
 _HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+SPLIT_HEADER = _HEADER.with_name("split_emulation.hpp")
+"""With half precision and clusters of blocks of threads."""
 COMPILER = shutil.which("c++") or shutil.which("g++")
 """None where no kernel can be run."""
 
@@ -32,12 +34,13 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def host_kernel(text: str, name: str) -> HostKernel:
+def host_kernel(text: str, name: str, header: Path = _HEADER) -> HostKernel:
     """Compile a kernel's text, without the primitives, for the host."""
     assert COMPILER is not None
     program = Path(tempfile.mkdtemp(dir=_folder().name)) / name
     main = f"int main(int, char **words) {{ return emulation::run_program({name}, words); }}\n"
-    command = [COMPILER, "-O1", "-std=c++17", "-w", "-x", "c++", "-include", str(_HEADER)]
+    checked = ["-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
+    command = [COMPILER, "-O1", "-std=c++17", "-w", *checked, "-x", "c++", "-include", str(header)]
     subprocess.run(
         [*command, "-o", str(program), "-"], input=f"{text}\n{main}".encode(), check=True
     )
@@ -114,12 +117,16 @@ class HostKernel:
 class HostDevice:
     """What compiles and launches kernels in place of a GPU.
 
+    Args:
+        header: what emulates the primitives.
+
     Attributes:
         edit: changes a kernel's text before it is compiled.
         backwards: blocks of threads and warps run from the last to the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, header: Path = _HEADER) -> None:
+        self._header = header
         self.edit: Callable[[str], str] = lambda text: text
         self.backwards = False
 
@@ -131,7 +138,7 @@ class HostDevice:
         launch: KernelLaunch = PLAIN_LAUNCH,
     ) -> DeviceKernel:
         """In place of `ops.cuda.sources.compiled_kernel`."""
-        kernel = host_kernel(self.edit(kernel_text(files, constants)), name)
+        kernel = host_kernel(self.edit(kernel_text(files, constants)), name, self._header)
 
         def run(
             grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]

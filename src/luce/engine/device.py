@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -240,12 +240,14 @@ def has_fp8_conversion() -> bool:
     return torch.cuda.get_device_capability() >= (8, 9)
 
 
-def kernel_refusal() -> str | None:
-    """Why `compile_kernel` cannot serve tensor-core kernels on bfloat16 here, or None."""
+def kernel_refusal(*, is_hopper: bool = False) -> str | None:
+    """Why `compile_kernel` cannot serve tensor-core kernels on bfloat16 (of Hopper), or None."""
     if torch.version.hip or not torch.cuda.is_available():
         return "made for NVIDIA GPUs"
     if torch.cuda.get_device_capability()[0] < 8:
         return "made for compute capability 8.0 and later"
+    if is_hopper and torch.cuda.get_device_capability() != (9, 0):
+        return "made for compute capability 9.0"
     if not hasattr(torch.cuda, "_compile_kernel"):
         return "this PyTorch cannot compile CUDA C++"
     return None
@@ -262,11 +264,16 @@ def kernel_limits(device: torch.device) -> KernelLimits:
     )
 
 
+@functools.cache
+def _built_kernel(source: str, name: str, target: str | None, device: int) -> tuple[Any, list[int]]:
+    """Of the current device, and the most shared memory that a launch of it may have so far."""
+    return torch.cuda._compile_kernel(source, name, compute_capability=target), [0]
+
+
 def compile_kernel(source: str, name: str, launch: KernelLaunch = PLAIN_LAUNCH) -> DeviceKernel:
     """Compile an `extern "C"` kernel of CUDA C++ for the current device, at run time.
 
-    Uses the compiler PyTorch brings along, through an interface it does not promise to keep:
-    `kernel_refusal` tells whether it is there.
+    Uses PyTorch's own compiler, a private interface: `kernel_refusal` tells if it is there.
 
     Args:
         source: its text.
@@ -277,19 +284,16 @@ def compile_kernel(source: str, name: str, launch: KernelLaunch = PLAIN_LAUNCH) 
         RuntimeError: the compiler or the device does not take it.
         AttributeError: this PyTorch cannot launch it so.
     """
-    target = None
-    if launch.is_specific:
-        major, minor = torch.cuda.get_device_capability()
-        target = f"{major}{minor}a"
-    kernel = torch.cuda._compile_kernel(source, name, compute_capability=target)
-    if launch.shared_bytes:
-        kernel.set_shared_memory_config(launch.shared_bytes)
+    target = "{}{}a".format(*torch.cuda.get_device_capability()) if launch.is_specific else None
+    kernel, most = _built_kernel(source, name, target, torch.cuda.current_device())
+    if launch.shared_bytes > most[0]:
+        most[0] = launch.shared_bytes
+        kernel.set_shared_memory_config(most[0])
     if launch.is_early:
         driver = torch.cuda._utils._get_gpu_runtime_library()
         stream = lambda: torch.cuda.current_stream().cuda_stream  # noqa: E731
         return EarlyKernel(driver, kernel.func, stream, launch.shared_bytes)
-    plain: DeviceKernel = functools.partial(kernel, shared_mem=launch.shared_bytes)
-    return plain
+    return functools.partial(kernel, shared_mem=launch.shared_bytes)
 
 
 class DeviceGraph(Protocol):
@@ -310,16 +314,27 @@ def capture(work: Callable[[], torch.Tensor], pool: object) -> tuple[DeviceGraph
     Returns:
         The graph, and the tensor in which each replay leaves its result.
     """
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream = _capture_stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         work()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
+    with torch.cuda.graph(
+        graph,
+        pool=pool,  # type: ignore[arg-type]
+        stream=stream,
+        capture_error_mode="thread_local",
+    ):
         result = work()
     return graph, result
+
+
+@functools.cache
+def _capture_stream(index: int) -> torch.cuda.Stream:
+    """One for all captures: PyTorch keeps a workspace of 32 MiB for each that cuBLAS has used."""
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
 
 
 def release_cached(device: Device) -> None:

@@ -223,10 +223,7 @@ class DeviceExecutor:
         return num_steps * GRAPH_BYTES + lines * captured.logits.bytes_per_line
 
     def _mixed_shapes(self, chunk: int) -> tuple[StepShape, ...]:
-        """None for models that keep account of tokens, padding included."""
-        if not chunk or self._runner.states is not None or self._runner.model.expert_loads:
-            return ()
-        return mixed_shapes(self._resolved.max_rows, chunk)
+        return mixed_shapes(self._resolved.max_rows, chunk) if chunk else ()
 
     def _try_mixed(self, shapes: Iterable[StepShape]) -> None:
         """Capture these; what cannot be captured runs kernel by kernel, as it always may."""

@@ -61,6 +61,7 @@ def decode_batch(lanes: torch.Tensor, rows: DeviceRows, block_tokens: int) -> In
         num_decode=count,
         max_queries=0,
         order=begun.order,
+        pieces=begun.pieces,
     )
     return InputBatch(
         input_ids=begun.input_ids,
@@ -195,13 +196,13 @@ def step_of(
     decode, lanes, ids, positions, short_slots, starts, row_ids, lens, last = torch.split(
         numbers, shape.parts
     )
-    slots, order = short_slots.long(), None
+    slots, order, pieces = short_slots.long(), None, None
     if shape.decode:
         begun = begin_decode(decode.view(-1, 4), rows.params.tokens, rows.tables, block_tokens)
         ids = torch.cat((begun.input_ids, ids))
         positions = torch.cat((begun.positions, positions))
         slots = torch.cat((begun.slot_mapping, slots))
-        order = begun.order
+        order, pieces = begun.order, begun.pieces
     tensors = AttentionTensors(
         block_tables=rows.tables,
         rows=row_ids,
@@ -210,6 +211,7 @@ def step_of(
         num_decode=shape.decode,
         max_queries=shape.longest,
         order=order,
+        pieces=pieces,
     )
     batch = InputBatch(
         input_ids=ids,

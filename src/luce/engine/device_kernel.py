@@ -22,7 +22,10 @@ class DeviceKernel(Protocol):
     def __call__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]
     ) -> None:
-        """Launch it in the current stream; tensors are given as pointers, numbers as int."""
+        """Launch it in the current stream.
+
+        Tensors are given as pointers, numbers as int, tensor maps as they are.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,9 @@ class EarlyKernel:
     def __call__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]
     ) -> None:
-        """Launch it in the current stream; tensors are given as pointers, numbers as int.
+        """Launch it in the current stream.
+
+        Tensors are given as pointers, numbers as int, tensor maps as they are.
 
         Raises:
             RuntimeError: the driver does not take it.
@@ -132,8 +137,10 @@ class EarlyKernel:
             raise RuntimeError(f"a kernel could not be launched: CUDA error {status}")
 
 
-def _argument(arg: object) -> ctypes.c_void_p | ctypes.c_int:
+def _argument(arg: object) -> ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_uint64]:
     if isinstance(arg, torch.Tensor):
         return ctypes.c_void_p(arg.data_ptr())
+    if isinstance(arg, ctypes.Array):
+        return arg
     assert isinstance(arg, int)
     return ctypes.c_int(arg)

@@ -28,15 +28,18 @@ _MOST_PADDING = 1.25
 def mixed_shapes(max_rows: int, chunk: int) -> tuple[StepShape, ...]:
     """Shapes of captured steps with prompts, the smallest first.
 
+    Prompts alone have shapes of their own: lanes of padding take attention as long as 2 % of a
+    chunk, and 64 tokens are few enough for kernels that take no more.
+
     Args:
         max_rows: rows.
         chunk: most prompt tokens of a step.
     """
     short = min(chunk, _SHORT_TOKENS)
-    lanes = sorted({min(each, max_rows) for each in (*_SHORT_LANES, max_rows)})
+    lanes = sorted({0, *(min(each, max_rows) for each in (*_SHORT_LANES, max_rows))})
     shapes = [_shape(max_rows, each, short) for each in lanes]
     if short < chunk <= _MOST_TOKENS:
-        shapes += [_shape(max_rows, each, chunk) for each in lanes[-2:]]
+        shapes += [_shape(max_rows, each, chunk) for each in sorted({0, *lanes[-2:]})]
     return tuple(shapes)
 
 

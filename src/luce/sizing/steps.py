@@ -10,7 +10,7 @@ _FIXED_SCRATCH_BYTES = 64 * _MIB
 
 GRAPH_BYTES = 16 * _MIB
 """The driver's own memory for the kernels of one captured step."""
-PROMPT_GRAPHS = 5
+PROMPT_GRAPHS = 7
 """Most captured steps with prompts."""
 STEP_MARGIN_BYTES = 512 * _MIB
 """Vendor libraries' workspaces, and fragmentation."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from functools import partial
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
+from luce.engine import device as device_module
 from luce.engine.device import (
     Device,
     begin_readback,
+    capture,
     compile_kernel,
     dtype_name,
     free_bytes,
@@ -128,6 +132,23 @@ def test_all_memory_goes_back_on_any_pytorch(
     assert called == ["device", "newer" if has_public_name else "older"]
 
 
+def test_all_captures_are_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream costs a workspace for good, and PyTorch has 32 of them."""
+    used: list[MagicMock] = []
+
+    def graph(_: object, *, stream: MagicMock, **__: object) -> nullcontext[None]:
+        used.append(stream)
+        return nullcontext()
+
+    monkeypatch.setattr("luce.engine.device.torch.cuda", cuda := MagicMock())
+    cuda.current_device.return_value = 6
+    cuda.graph.side_effect = graph
+    results = [capture(partial(torch.tensor, value), None)[1] for value in (1, 2, 3)]
+    assert results == [1, 2, 3]
+    cuda.Stream.assert_called_once_with(6)
+    assert used == [cuda.Stream.return_value] * 3
+
+
 def test_readback_keeps_the_values_of_its_step() -> None:
     values = torch.tensor([3, -1, 7])
     read = begin_readback(values)
@@ -162,12 +183,20 @@ def test_kernels_get_the_shared_memory_they_want(
 
     monkeypatch.setattr(torch.cuda, "_compile_kernel", compiled)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    device_module._built_kernel.cache_clear()
     compile_kernel("text", "name", KernelLaunch(is_specific=True))
     kernel = compile_kernel("text", "name", KernelLaunch(shared_bytes))
+    other = compile_kernel("text", "name", KernelLaunch(200))
+    device_module._built_kernel.cache_clear()
     assert targets == ["90a", None]
     kernel((2, 1, 1), (64, 1, 1), [7])
-    assert made.configured == shared_bytes
-    assert made.launched == [((2, 1, 1), (64, 1, 1), [7], shared_bytes)]
+    other((2, 1, 1), (64, 1, 1), [8])
+    assert made.configured == max(shared_bytes, 200)
+    assert made.launched == [
+        ((2, 1, 1), (64, 1, 1), [7], shared_bytes),
+        ((2, 1, 1), (64, 1, 1), [8], 200),
+    ]
 
 
 def test_blocks_of_threads_share_a_multiprocessors_memory(monkeypatch: pytest.MonkeyPatch) -> None:

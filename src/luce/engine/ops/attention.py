@@ -47,6 +47,8 @@ class AttentionTensors:
         max_queries: most tokens of any other.
         order: i32 [3, num_decode]: the leading sequences by falling length, their rows, their
             lengths. Long ones begin first, so that none is left over at the end. None: as they are.
+        pieces: i32 [1 + n, 4]: what their contexts are cut into, see `decode_pieces`; for kernels
+            that take them so.
     """
 
     block_tables: torch.Tensor
@@ -56,6 +58,7 @@ class AttentionTensors:
     num_decode: int
     max_queries: int
     order: torch.Tensor | None = None
+    pieces: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

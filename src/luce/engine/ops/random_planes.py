@@ -24,6 +24,9 @@ def random_planes(form: QuantFormat, rows: int, columns: int, device: torch.devi
         planes.scales.copy_(_random_halves(planes.scales, generator))
     else:
         planes.scales.copy_(_random_bits(planes.scales, generator))
+        if form.scale is ScaleKind.BYTE_OFFSET:
+            # Six bits each: kernels count on it.
+            planes.scales.bitwise_and_(0x3F3F)
     if planes.blocks is not None:
         planes.blocks.copy_(_random_halves(planes.blocks, generator))
     return planes

@@ -221,9 +221,18 @@ def _triton_experts() -> _Mixture:
 
 
 def _triton_attention(request: OpRequest) -> PagedAttention:
+    from luce.engine.ops.cuda.decode_choice import decode_for
+    from luce.engine.ops.cuda.prefill_choice import prefill_for
     from luce.engine.ops.triton.paged_attention import TritonAttention
 
-    return TritonAttention(request.heads, request.lanes, request.max_ctx, request.device)
+    return TritonAttention(
+        request.heads,
+        request.lanes,
+        request.max_ctx,
+        request.device,
+        prefill_for(request),
+        decode_for(request),
+    )
 
 
 def _linear_candidates(request: OpRequest) -> list[Candidate[LinearPacker]]:

@@ -50,6 +50,62 @@ __device__ __forceinline__ u32 subtract_bfloat16(u32 left, u32 right) {
     return word;
 }
 
+// 16 bytes that are read once.
+__device__ __forceinline__ void load_once(u32 *to, const u16 *from) {
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from));
+}
+
+// Adds 1, and returns what was there: who comes later sees what all before it wrote until then.
+__device__ __forceinline__ int arrive(int *counter) {
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(counter)
+                 : "memory");
+    return before;
+}
+
+// All lanes of a warp: what they wrote until now they can all read.
+__device__ __forceinline__ void meet_warp() {
+    __syncwarp();
+}
+
+// What the first lane gave.
+__device__ __forceinline__ int of_first_lane(int value) {
+    return __shfl_sync(0xffffffff, value, 0);
+}
+
+// One of several barriers that whole warps pass without waiting, and others wait at until all
+// THREADS came.
+template <int BARRIER, int THREADS> __device__ __forceinline__ void pass() {
+    asm volatile("bar.arrive %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
+}
+
+template <int BARRIER, int THREADS> __device__ __forceinline__ void wait_at() {
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
+}
+
+// A warp: all that it read or wrote until now is done when others see the number, in shared memory.
+__device__ __forceinline__ void tell(int *at, int number) {
+    __syncwarp();
+    __threadfence_block();
+    *(volatile int *)at = number;
+}
+
+// Until such a number is `least` or more.
+__device__ __forceinline__ void wait_for(const int *at, int least) {
+    while (*(const volatile int *)at < least)
+        ;
+    __threadfence_block();
+}
+
+// What the lane gave whose number differs in these bits.
+__device__ __forceinline__ float of_lane_across(float value, int bits) {
+    return __shfl_xor_sync(0xffffffff, value, bits);
+}
+
 __device__ __forceinline__ char *shared_memory() {
     extern __shared__ uint4 dynamic[];
     return (char *)dynamic;
@@ -95,6 +151,11 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 __device__ __forceinline__ u64 shared_matrix(const char *at) {
     u32 address = (u32)__cvta_generic_to_shared(at);
     return (u64)((address & 0x3ffff) >> 4) | (u64)(128 >> 4) << 16 | (u64)(256 >> 4) << 32;
+}
+
+// The matrix so many bytes after, a multiple of 16.
+__device__ __forceinline__ u64 shared_matrix_after(u64 matrix, int bytes) {
+    return matrix + (bytes >> 4);
 }
 
 // c += A B of four warps, or c = A B, for 8 to 64 columns. Each warp has 16 rows of A and c that
@@ -166,6 +227,16 @@ __device__ __forceinline__ void wait_for_products() {
                  "wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
+// Products begun since the last call are one batch.
+__device__ __forceinline__ void commit_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Until all but the last LEFT batches are done.
+template <int LEFT> __device__ __forceinline__ void wait_for_batches() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
 // After the wait: the compiler has a result of `multiply_together` from here on, not from there.
 __device__ __forceinline__ void settle(float &result) {
     asm volatile("" : "+f"(result)::"memory");
@@ -174,4 +245,115 @@ __device__ __forceinline__ void settle(float &result) {
 // What this thread stored to shared memory is there for `multiply_together`, after a barrier.
 __device__ __forceinline__ void show_to_products() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Two half-precision numbers in a word.
+__device__ __forceinline__ u32 pack_half(float low, float high) {
+    u32 word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+
+// a b + c, a b and a - b of each of two half-precision numbers, rounded once.
+__device__ __forceinline__ u32 multiply_add_half(u32 a, u32 b, u32 c) {
+    u32 word;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(c));
+    return word;
+}
+
+__device__ __forceinline__ u32 multiply_half(u32 a, u32 b) {
+    u32 word;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+
+__device__ __forceinline__ u32 subtract_half(u32 a, u32 b) {
+    u32 word;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+
+// The larger of each of two unsigned numbers of 16 bits.
+__device__ __forceinline__ u32 larger_of_each(u32 a, u32 b) {
+    u32 word;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+
+// The largest of a warp's numbers.
+__device__ __forceinline__ u32 most_of_warp(u32 number) {
+    return __reduce_max_sync(0xffffffff, number);
+}
+
+// `multiply` of half-precision numbers.
+__device__ __forceinline__ void multiply_halves(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3,
+                                                u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// 16 bytes that no kernel writes and that are read once.
+__device__ __forceinline__ uint4 load_vector(const char *from) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+
+// BYTES (1, 2 or 4) that no kernel writes, as the low ones of a word.
+template <int BYTES> __device__ __forceinline__ u32 load_word(const char *from) {
+    u32 word;
+    if (BYTES == 1)
+        asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(word) : "l"(from));
+    else if (BYTES == 2) {
+        u16 narrow;
+        asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(narrow) : "l"(from));
+        word = narrow;
+    } else
+        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(from));
+    return word;
+}
+
+// Which of a cluster's CLUSTER_BLOCKS of threads this one is.
+template <int CLUSTER_BLOCKS> __device__ __forceinline__ int rank_in_cluster() {
+    u32 rank = 0;
+    if (CLUSTER_BLOCKS > 1)
+        asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Until all threads of the cluster come here; what they wrote before can be read.
+template <int CLUSTER_BLOCKS> __device__ __forceinline__ void meet_cluster() {
+    if (CLUSTER_BLOCKS > 1)
+        asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                     "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    else
+        __syncthreads();
+}
+
+// Until all threads of the cluster have read what they wanted.
+template <int CLUSTER_BLOCKS> __device__ __forceinline__ void meet_cluster_again() {
+    if (CLUSTER_BLOCKS > 1)
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+                     "barrier.cluster.wait.aligned;" ::: "memory");
+    else
+        __syncthreads();
+}
+
+// From the shared memory of a block of the cluster: what has this address in one's own.
+template <int CLUSTER_BLOCKS>
+__device__ __forceinline__ float4 load_of_block(const float4 *at, int rank) {
+    if (CLUSTER_BLOCKS == 1)
+        return *at;
+    u32 own = (u32)__cvta_generic_to_shared(at), there;
+    float4 v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(there)
+                 : "memory");
+    return v;
 }

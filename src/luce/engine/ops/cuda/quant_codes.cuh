@@ -1,15 +1,22 @@
 // Codes, scales and offsets of a stage as the tensor cores and float32 sums take them.
 
+// Whether codes become weights with scale and offset (quant_weights.cuh): they stay 128 + q then,
+// and signed bytes stay words.
+#ifndef WHOLE
+#define WHOLE 0
+#endif
+
 __device__ __forceinline__ u32 word_at(const char *at) { return *(const u32 *)at; }
 
 // Constants in registers: an instruction has room for one of its own only. They are made from
 // what the compiler cannot know, or it would not leave them there.
 struct Constants {
-    u32 code, byte;
+    u32 code, byte, half;
     __device__ __forceinline__ explicit Constants(const Problem &p) {
         u32 nothing = (u32)(p.num_tokens >> 31);
         code = 0x43004300u + nothing;
         byte = 0x4b000000u + nothing;
+        half = 0x47000000u + nothing;
     }
     // 2^23 + a byte of a word.
     __device__ __forceinline__ float long_byte(u32 word, int index) const {
@@ -21,7 +28,7 @@ struct Constants {
 // What is stored of the scales of one row of a unit.
 struct Scales {
     u32 words[SCALE_BYTES / 4];
-    float block, minus; // d of blocks that have one, and -2^23 d
+    float block, minus, minimum; // d of blocks that have one, -2^23 d, dmin
 
     __device__ __forceinline__ void load(const char *stage, int row, bool is_odd) {
         const char *at = stage + SCALES_AT + row * SCALE_BYTES;
@@ -32,6 +39,8 @@ struct Scales {
             u32 word = word_at(stage + BLOCKS_AT + row * 4);
             block = half_to_float(is_odd ? word >> 16 : word & 0xffff);
             minus = -LONG * block;
+            if (SCALE == SCALE_BYTE_OFFSET)
+                minimum = half_to_float(word >> 16);
         }
     }
 
@@ -52,6 +61,16 @@ struct Scales {
         float above = one.long_byte(word ^ 0x80808080u, byte + HAS_TWO_SCALES * half);
         return block * (above - (LONG + 128.0f));
     }
+
+    // Of a group, codes being 128 + q: B - 128 S.
+    __device__ __forceinline__ float offset(const Constants &one, int group, float scale) const {
+        const int bytes = SCALE_BYTES / GROUPS;
+        u32 word = words[group * bytes / 4];
+        if (SCALE == SCALE_HALF_OFFSET)
+            return fmaf(scale, -128.0f, half_to_float(word >> 16));
+        float least = one.long_byte(word, group * bytes % 4 + 1) - LONG;
+        return fmaf(scale, -128.0f, -minimum * least);
+    }
 };
 
 // The offset of one group of a row, codes being 128 + q:  B - 128 S.
@@ -69,29 +88,45 @@ __device__ __forceinline__ float offset_of(const Constants &one, const char *sta
 #endif
 }
 
+// What is stored of eight codes.
+struct RawCodes {
+    u32 words[4];
+
+    // `at` is this thread's first word of the group, `high_at` the group's word of high bits.
+    __device__ __forceinline__ void load(const char *at, const char *high_at) {
+        words[0] = word_at(at);
+#if CODES == 8
+        words[1] = word_at(at + ROWS * CODE_BYTES);
+#elif HAS_TWO_SCALES
+        words[1] = word_at(at + 8);
+        words[2] = word_at(high_at);
+        words[3] = word_at(high_at + ROWS * HIGH_BYTES);
+#elif HIGH == 1
+        words[1] = word_at(high_at);
+#endif
+    }
+};
+
 // Eight codes of a row as four pairs: the first two go with the first product of sixteen columns,
 // the others with the second. Thread t of four has columns 8t.. of the group, or where each half
 // of it has a scale, columns 4t.. of each half.
 struct Codes {
     u32 pairs[4];
 
-    // `at` is this thread's first word of the group, `high_at` the group's word of high bits.
-    __device__ __forceinline__ void load(const Constants &one, const char *at, const char *high_at,
-                                         int t) {
+    __device__ __forceinline__ void make(const Constants &one, const RawCodes &raw, int t) {
 #if CODES == 8
-        bytes(one, word_at(at), word_at(at + ROWS * CODE_BYTES));
+        bytes(one, raw.words[0], raw.words[1]);
 #elif TABLE
-        looked_up(one, word_at(at));
+        looked_up(one, raw.words[0]);
 #elif HAS_TWO_SCALES
-        halves(one, word_at(at), word_at(at + 8), word_at(high_at),
-               word_at(high_at + ROWS * HIGH_BYTES), t);
+        halves(one, raw.words[0], raw.words[1], raw.words[2], raw.words[3], t);
 #else
-        u32 word = word_at(at);
+        u32 word = raw.words[0];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             pairs[i] = ((word >> (4 * i)) & 0x000f000fu) | one.code;
 #if HIGH == 1
-        u32 top = word_at(high_at) >> t;
+        u32 top = raw.words[1] >> t;
         pairs[0] |= (top << 4) & 0x00100010u;
 #pragma unroll
         for (int i = 1; i < 4; ++i)
@@ -104,6 +139,8 @@ struct Codes {
     }
 
     __device__ __forceinline__ void remove_zero() {
+        if (WHOLE)
+            return;
         const u32 zero = 0x43004300u + ZERO * 0x00010001u;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -113,6 +150,11 @@ struct Codes {
     // Signed bytes of columns 0, 4, 1, 5 and 2, 6, 3, 7: without its sign's bit one is 128 + q as
     // above, and the sign's bit makes 128 to be taken away again into 256.
     __device__ __forceinline__ void bytes(const Constants &one, u32 low, u32 high) {
+        if (WHOLE) {
+            pairs[0] = low ^ 0x80808080u;
+            pairs[1] = high ^ 0x80808080u;
+            return;
+        }
         u32 words[4] = {low, high, low >> 8, high >> 8};
 #pragma unroll
         for (int i = 0; i < 4; ++i)

@@ -36,11 +36,20 @@ struct Place {
         const char *line = stage + token * X_LINE + group * 64 / 128 * 128;
         if (!HAS_TWO_SCALES)
             return *(const uint4 *)(line + (group % 2 ? x[1] : x[0]));
-        uint2 first = *(const uint2 *)(line + x[group * 2 % KEYS]);
-        uint2 second = *(const uint2 *)(line + x[(group * 2 + 1) % KEYS]);
+        uint2 first = *(const uint2 *)(line + (group % 2 ? x[2 % KEYS] : x[0]));
+        uint2 second = *(const uint2 *)(line + (group % 2 ? x[3 % KEYS] : x[1]));
         return make_uint4(first.x, first.y, second.x, second.y);
     }
 };
+
+// A group's codes as they are stored, of the row so many after a thread's first.
+__device__ __forceinline__ RawCodes raw_codes(const char *stage, const Place &at, int group,
+                                              int row) {
+    RawCodes raw;
+    raw.load(stage + at.codes[group] + row * CODE_BYTES,
+             stage + HIGH_AT + (at.row + row) * HIGH_BYTES + group * 4);
+    return raw;
+}
 
 // A group's codes of all rows of a thread.
 __device__ __forceinline__ void load_codes(const Constants &one, const char *stage,
@@ -50,7 +59,5 @@ __device__ __forceinline__ void load_codes(const Constants &one, const char *sta
     for (int tile = 0; tile < ROW_TILES; ++tile)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            codes[tile][half].load(
-                one, stage + at.codes[group] + (tile * 16 + half * 8) * CODE_BYTES,
-                stage + HIGH_AT + (at.row + tile * 16 + half * 8) * HIGH_BYTES + group * 4, at.t);
+            codes[tile][half].make(one, raw_codes(stage, at, group, tile * 16 + half * 8), at.t);
 }

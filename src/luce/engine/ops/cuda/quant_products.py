@@ -1,8 +1,8 @@
 """Which kernel of CUDA C++ multiplies by quantised planes, by the number of rows of x.
 
-What is chosen was measured (docs/lab/quant.md); the streaming kernel still has to be. A kernel is
-tried on a small product first, once for a format: where it cannot be built, or gives something
-else than the reference, that is logged and Triton's kernels go on.
+What is chosen was measured (docs/lab/quant.md). A kernel is tried on small products first, once for
+a format: where it cannot be built, or gives something else than the reference, that is logged and
+Triton's kernels go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from luce.engine.ops.cuda import quant_mma, quant_stream
+from luce.engine.ops.cuda import quant_split, quant_stream, quant_whole
 from luce.engine.ops.random_planes import random_planes
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.quant_planes import QuantPlanes
@@ -23,9 +23,6 @@ from luce.loaders.quant_formats import QuantFormat
 
 _log = logging.getLogger(__name__)
 
-_MMA_ROWS = 8
-"""Most that it is chosen for."""
-_TRIAL_ROWS, _TRIAL_COLUMNS = 300, 1024
 _TRIAL_ERROR = 3e-3
 """Of the norm; results alone, being bfloat16, make 1.7e-3."""
 
@@ -34,13 +31,28 @@ class Kernel(Enum):
     """Who multiplies."""
 
     TRITON = "triton"
-    MMA = "mma"
+    SPLIT = "split"
     STREAM = "stream"
+    WHOLE = "whole"
 
+
+_MODULES = {
+    Kernel.SPLIT: quant_split,
+    Kernel.STREAM: quant_stream,
+    Kernel.WHOLE: quant_whole,
+}
+_TRIAL_ROWS = 300
+_TRIAL_COLUMNS = {
+    Kernel.SPLIT: (1280, 6144),
+    Kernel.STREAM: (1024,),
+    Kernel.WHOLE: (1024,),
+}
+"""That take each way to cut a matrix once."""
 
 CHOICE: dict[int, Kernel] = {
     4: Kernel.TRITON,
-    48: Kernel.STREAM,
+    16: Kernel.SPLIT,
+    64: Kernel.WHOLE,
 }
 """For up to so many rows of x; Triton beyond."""
 
@@ -68,9 +80,13 @@ def _difference(planes: QuantPlanes, tokens: int, multiply: Product) -> str | No
 
 def _trials(kernel: Kernel) -> Iterator[tuple[int, Product]]:
     """Numbers of rows that take each of its tilings once."""
-    if kernel is Kernel.MMA:
-        for tokens in (_MMA_ROWS - 3, _MMA_ROWS):
-            yield tokens, quant_mma.multiply
+    if kernel is Kernel.SPLIT:
+        for most in quant_split.SPLIT_TILINGS:
+            yield most - 3, quant_split.multiply
+        return
+    if kernel is Kernel.WHOLE:
+        for most in quant_whole.WHOLE_TILINGS:
+            yield most - 3, quant_whole.multiply
         return
     for tilings in quant_stream.STREAM_TILINGS.values():
         for most, tiling in tilings.items():
@@ -80,8 +96,11 @@ def _trials(kernel: Kernel) -> Iterator[tuple[int, Product]]:
 def kernel_fault(kernel: Kernel, form: QuantFormat, device: torch.device) -> str | None:
     """Why a kernel is not to be trusted with a format, which it accepts, on a device, or None."""
     try:
-        planes = random_planes(form, _TRIAL_ROWS, _TRIAL_COLUMNS, device)
-        faults = (_difference(planes, tokens, product) for tokens, product in _trials(kernel))
+        faults = (
+            _difference(random_planes(form, _TRIAL_ROWS, columns, device), tokens, product)
+            for columns in _TRIAL_COLUMNS[kernel]
+            for tokens, product in _trials(kernel)
+        )
         return next((fault for fault in faults if fault is not None), None)
     except (RuntimeError, AttributeError, ValueError) as error:
         return str(error)
@@ -110,11 +129,8 @@ class QuantProducts:
         kernel = self._kernel(len(x))
         if kernel is Kernel.TRITON:
             return False
-        if kernel is Kernel.MMA:
-            is_made_for = quant_mma.refusal(planes) is None
-        else:
-            is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0
-            is_made_for = is_aligned and quant_stream.refusal(planes) is None
+        is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0
+        is_made_for = is_aligned and _MODULES[kernel].refusal(planes) is None
         return is_made_for and _serves(kernel, planes.format, x.device)
 
     def multiply(
@@ -126,8 +142,7 @@ class QuantProducts:
         residual: torch.Tensor | None,
     ) -> None:
         """out = x W^T (+ bias) (+ residual)."""
-        kernel = quant_mma if self._kernel(len(x)) is Kernel.MMA else quant_stream
-        kernel.multiply(planes, x, out, bias, residual)
+        _MODULES[self._kernel(len(x))].multiply(planes, x, out, bias, residual)
 
     def _kernel(self, tokens: int) -> Kernel:
         return next(

@@ -1,4 +1,5 @@
-// Stages of shared memory that quant_stream.cu multiplies from, and what fills them.
+// Stages of shared memory that quant_stream.cu and quant_whole.cu multiply from, and what fills
+// them.
 
 #define SPAN 128
 #define GROUPS 4
@@ -54,94 +55,90 @@ __device__ __forceinline__ int swizzled_code(int row, int byte) {
     return byte ^ row / 2 % 4 * 16;
 }
 
-// Copies BYTES of each row of a plane for every unit. `from` is a unit behind.
+// Copies BYTES of each row of a plane for every unit. A thread's rows are STEP bytes of a stage
+// apart, where codes change places alike.
 template <int BYTES> struct PlaneFeed {
     static const int CHUNK = BYTES < 16 ? BYTES : 16, CHUNKS = BYTES / CHUNK;
     static const int COUNT = ROWS * CHUNKS, EACH = (COUNT + THREADS - 1) / THREADS;
-    const char *from[EACH];
+    static const int STEP = THREADS / CHUNKS * BYTES;
+    const char *from[EACH]; // of the first span
+    int place;
 
     __device__ __forceinline__ void start(const char *plane, i64 row_bytes, int first_row,
-                                          int num_rows, int span) {
+                                          int num_rows) {
+        const int line = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * CHUNK;
+        place = line * BYTES + (BYTES == CODE_BYTES ? swizzled_code(line, chunk) : chunk);
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            int index = threadIdx.x + i * THREADS;
-            int row = min(first_row + index / CHUNKS, num_rows - 1);
-            from[i] = plane + row * row_bytes + (span - 1) * BYTES + index % CHUNKS * CHUNK;
+            int row = min(first_row + line + i * (THREADS / CHUNKS), num_rows - 1);
+            from[i] = plane + row * row_bytes + chunk;
         }
     }
 
-    __device__ __forceinline__ void copy(char *to) {
+    __device__ __forceinline__ void copy(char *to, int span) const {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            int index = threadIdx.x + i * THREADS, row = index / CHUNKS;
-            int place = index % CHUNKS * CHUNK;
-            from[i] += BYTES;
-            if (COUNT % THREADS == 0 || index < COUNT)
-                copy_async<CHUNK>(
-                    to + row * BYTES + (BYTES == CODE_BYTES ? swizzled_code(row, place) : place),
-                    from[i], CHUNK);
-        }
+        for (int i = 0; i < EACH; ++i)
+            if ((i + 1) * THREADS <= COUNT || threadIdx.x + i * THREADS < COUNT)
+                copy_async<CHUNK>(to + place + i * STEP, from[i] + span * BYTES, CHUNK);
     }
 };
 
-// Copies a span of x for every unit. `from` is a unit behind.
+// Copies a span of x for every unit.
 struct VectorFeed {
     static const int CHUNKS = X_LINE / 16, COUNT = TOKENS * CHUNKS;
-    static const int EACH = (COUNT + THREADS - 1) / THREADS;
-    int span;
-    const char *from[EACH];
+    static const int EACH = (COUNT + THREADS - 1) / THREADS, STEP = THREADS / CHUNKS * X_LINE;
+    int span, place;
+    const char *from[EACH]; // of the first span
 
     __device__ __forceinline__ VectorFeed(const Problem &p, int first_span) : span(first_span) {
+        const int line = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * 16;
+        place = X_AT + line * X_LINE + swizzled(line, chunk);
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            int index = threadIdx.x + i * THREADS, token = index / CHUNKS;
-            i64 line = (i64)min(token, p.num_tokens - 1) * p.x_stride * 2;
-            from[i] = (const char *)p.x + line + (span - 1) * X_LINE + index % CHUNKS * 16;
+            int token = min(line + i * (THREADS / CHUNKS), p.num_tokens - 1);
+            from[i] = (const char *)p.x + (i64)token * p.x_stride * 2 + chunk;
         }
     }
 
     __device__ __forceinline__ void copy(const Problem &p, char *stage) {
+        const int line = threadIdx.x / CHUNKS;
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            int index = threadIdx.x + i * THREADS, token = index / CHUNKS;
-            int place = token * X_LINE + swizzled(token, index % CHUNKS * 16);
-            from[i] += X_LINE;
-            if (COUNT % THREADS == 0 || index < COUNT)
-                copy_async<16>(stage + X_AT + place, from[i], token < p.num_tokens ? 16 : 0);
-        }
-        if (++span == p.num_spans) {
-            span = 0;
-#pragma unroll
-            for (int i = 0; i < EACH; ++i)
-                from[i] -= p.num_spans * X_LINE;
-        }
+        for (int i = 0; i < EACH; ++i)
+            if ((i + 1) * THREADS <= COUNT || threadIdx.x + i * THREADS < COUNT)
+                copy_async<16>(stage + place + i * STEP, from[i] + span * X_LINE,
+                               line + i * (THREADS / CHUNKS) < p.num_tokens ? 16 : 0);
+        span = span + 1 == p.num_spans ? 0 : span + 1;
     }
 };
 
 // Copies d, and dmin, of the blocks of 256 columns.
 struct BlockFeed {
     static const int EACH = (ROWS + THREADS - 1) / THREADS;
-    i64 first[EACH]; // of the row's blocks
+    i64 first[EACH];        // of the row's blocks
+    const char *from[EACH]; // where it is
 
     __device__ __forceinline__ void start(const Problem &p, int first_row) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             int row = min(first_row + (int)threadIdx.x + i * THREADS, p.num_rows - 1);
             first[i] = (i64)row * (p.num_spans / SPANS_OF_BLOCK);
+            from[i] = p.blocks + first[i] * BLOCK_BYTES;
         }
     }
 
     __device__ __forceinline__ void copy(const Problem &p, char *to, int span) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            int index = threadIdx.x + i * THREADS, there = 4;
-            i64 block = first[i] + span / SPANS_OF_BLOCK;
-            if (BLOCK_BYTES == 2) {
-                // Four bytes are the least that can be copied: a block's neighbour comes along.
-                block &= ~1ll;
-                there = block + 1 < (i64)p.num_rows * (p.num_spans / SPANS_OF_BLOCK) ? 4 : 2;
+            const int index = threadIdx.x + i * THREADS;
+            if (BLOCK_BYTES == 4) {
+                if ((i + 1) * THREADS <= ROWS || index < ROWS)
+                    copy_async<4>(to + index * 4, from[i] + span / SPANS_OF_BLOCK * 4, 4);
+                continue;
             }
-            if (ROWS % THREADS == 0 || index < ROWS)
+            // Four bytes are the least that can be copied: a block's neighbour comes along.
+            const i64 block = (first[i] + span / SPANS_OF_BLOCK) & ~1ll;
+            const int there = block + 1 < (i64)p.num_rows * (p.num_spans / SPANS_OF_BLOCK) ? 4 : 2;
+            if ((i + 1) * THREADS <= ROWS || index < ROWS)
                 copy_async<4>(to + index * 4, p.blocks + block * BLOCK_BYTES, there);
         }
     }
@@ -166,12 +163,11 @@ struct MatrixFeed {
         const i64 high_half = (i64)p.num_spans * HIGH_BYTES;
 #pragma unroll
         for (int part = 0; part < CODE_PARTS; ++part)
-            codes[part].start(p.codes + part * code_half, CODE_PARTS * code_half, first, rows,
-                              span);
+            codes[part].start(p.codes + part * code_half, CODE_PARTS * code_half, first, rows);
 #pragma unroll
         for (int part = 0; part < HIGH_PARTS; ++part)
-            high[part].start(p.high + part * high_half, HIGH_PARTS * high_half, first, rows, span);
-        scales.start(p.scales, (i64)p.num_spans * SCALE_BYTES, first, rows, span);
+            high[part].start(p.high + part * high_half, HIGH_PARTS * high_half, first, rows);
+        scales.start(p.scales, (i64)p.num_spans * SCALE_BYTES, first, rows);
         if (BLOCK_BYTES)
             blocks.start(p, first);
     }
@@ -179,11 +175,11 @@ struct MatrixFeed {
     __device__ __forceinline__ void copy(const Problem &p, char *stage) {
 #pragma unroll
         for (int part = 0; part < CODE_PARTS; ++part)
-            codes[part].copy(stage + CODES_AT + part * ROWS * CODE_BYTES);
+            codes[part].copy(stage + CODES_AT + part * ROWS * CODE_BYTES, span);
 #pragma unroll
         for (int part = 0; part < HIGH_PARTS; ++part)
-            high[part].copy(stage + HIGH_AT + part * ROWS * HIGH_BYTES);
-        scales.copy(stage + SCALES_AT);
+            high[part].copy(stage + HIGH_AT + part * ROWS * HIGH_BYTES, span);
+        scales.copy(stage + SCALES_AT, span);
         if (BLOCK_BYTES)
             blocks.copy(p, stage + BLOCKS_AT, span);
         if (++span == p.num_spans) {

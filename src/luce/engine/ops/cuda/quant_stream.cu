@@ -16,7 +16,7 @@
 // then wait for it.
 //
 // Columns may be summed in any order, so a thread takes those that its words hold, and no code
-// ever moves between threads (quant_mma.cu). Codes become bfloat16 exactly; scales come in
+// ever moves between threads. Codes become bfloat16 exactly; scales come in
 // float32, once a group. Offsets meet the sums of x in one more product for each four groups, both
 // as two bfloat16 each:  sum_g B_g X_g  with  B = high + low, X = high + low.
 
@@ -109,90 +109,6 @@ __device__ __forceinline__ void add_offsets(const char *stage, const u32 *sums,
             multiply(total[tile][token], high[tile][0], high[tile][1], low[tile][0], low[tile][1],
                      sum, sum);
     }
-}
-
-// Which units a block of threads takes, and which one takes a unit.
-struct Shares {
-    u32 units, blocks;
-    __device__ __forceinline__ int begin(int block) const { return block * units / blocks; }
-    __device__ __forceinline__ int owner(int unit) const {
-        return ((unit + 1) * blocks - 1) / units;
-    }
-};
-
-__device__ __forceinline__ void clear(Totals &total) {
-#pragma unroll
-    for (int i = 0; i < PARTS * 4; ++i)
-        total[i / 4 / TOKEN_TILES][i / 4 % TOKEN_TILES][i % 4] = 0.0f;
-}
-
-// The sums of a row block that several blocks of threads have parts of: true, and the whole sums,
-// for the last of them to come.
-__device__ __forceinline__ bool gather(const Problem &p, const Shares &shares, int row_block,
-                                       int *flag, Totals &total) {
-    const int begin = row_block * p.num_spans;
-    const int first = shares.owner(begin), last = shares.owner(begin + p.num_spans - 1);
-    if (first == last)
-        return true;
-    // A block of threads has at most two parts: of its first row block, and of its last one. Only
-    // the first with a part of this row block can have begun with another one.
-    const i64 size = PARTS * THREADS;
-    float4 *line = p.partials + 2 * size * first + threadIdx.x;
-    float4 *of_first = line + (shares.begin(first) < begin ? size : 0);
-    float4 *mine = (int)blockIdx.x == first ? of_first : line + 2 * size * (blockIdx.x - first);
-#pragma unroll
-    for (int i = 0; i < PARTS; ++i) {
-        const float(&sum)[4] = total[i / TOKEN_TILES][i % TOKEN_TILES];
-        mine[i * THREADS] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        *flag = atomicAdd(p.arrived + row_block, 1) == last - first;
-        __threadfence();
-    }
-    __syncthreads();
-    if (!*flag)
-        return false;
-    if (threadIdx.x == 0)
-        p.arrived[row_block] = 0;
-    clear(total);
-    // Several parts are read at once: a round trip takes longer than their sums.
-    const int at_once = PARTS < 16 ? 16 / PARTS : 1;
-#pragma unroll at_once
-    for (int block = 0; block <= last - first; ++block) {
-        const float4 *part = block ? line + 2 * size * block : of_first;
-#pragma unroll
-        for (int i = 0; i < PARTS; ++i) {
-            const float4 sum = __ldcg(part + i * THREADS);
-            float(&into)[4] = total[i / TOKEN_TILES][i % TOKEN_TILES];
-            into[0] += sum.x;
-            into[1] += sum.y;
-            into[2] += sum.z;
-            into[3] += sum.w;
-        }
-    }
-    return true;
-}
-
-__device__ __forceinline__ void store(const Problem &p, const Place &at, int first_row,
-                                      const Totals &total) {
-#pragma unroll
-    for (int tile = 0; tile < ROW_TILES; ++tile)
-#pragma unroll
-        for (int i = 0; i < TOKEN_TILES * 4; ++i) {
-            int row = first_row + at.row + tile * 16 + i % 4 / 2 * 8;
-            int token = at.token + i / 4 * 8 + at.t * 2 + i % 2;
-            if (row >= p.num_rows || token >= p.num_tokens)
-                continue;
-            float sum = total[tile][i / 4][i % 4];
-            const i64 place = (i64)token * p.y_stride + row;
-            if (p.has_bias)
-                sum += bfloat16_to_float(p.bias[row]);
-            if (p.has_residual)
-                sum += bfloat16_to_float(p.residual[place]);
-            p.y[place] = float_to_bfloat16(sum);
-        }
 }
 
 __device__ __forceinline__ void work(const Problem &p) {

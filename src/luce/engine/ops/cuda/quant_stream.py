@@ -20,9 +20,10 @@ from luce.loaders.quant_formats import CodePlane, QuantFormat, ScaleKind
 
 SPAN = 128
 """Columns of a stage."""
+_PARTS = ("quant_stages.cuh", "quant_codes.cuh", "quant_places.cuh", "quant_shares.cuh")
 _FILES = {
-    is_together: ("quant_stages.cuh", "quant_codes.cuh", "quant_places.cuh", way, "quant_stream.cu")
-    for is_together, way in ((False, "quant_alone.cuh"), (True, "quant_together.cuh"))
+    False: (*_PARTS, "quant_alone.cuh", "quant_stream.cu"),
+    True: (*_PARTS, "quant_arrange.cuh", "quant_together.cuh", "quant_stream.cu"),
 }
 _NAME = "quant_stream"
 _GROUPS = 4
@@ -128,6 +129,13 @@ def tilings_for(rows: int) -> Tilings:
     return STREAM_TILINGS[max(least for least in STREAM_TILINGS if rows >= least)]
 
 
+def stage_bytes(form: QuantFormat, tiling: StreamTiling) -> int:
+    """Of shared memory, for a unit of the matrix and x."""
+    scales, code_parts = _SCALES[form.scale], form.codes.value // 4
+    line = 64 * code_parts + 16 * _HIGH_PARTS[form.high] + scales.stage_bytes
+    return tiling.rows * (line + (4 if scales.block_bytes else 0)) + tiling.tokens * 2 * SPAN
+
+
 @dataclass(frozen=True, slots=True)
 class Ring:
     """Shared memory of a block of threads.
@@ -147,9 +155,7 @@ class Ring:
         Raises:
             ValueError: too few stages fit.
         """
-        scales, code_parts = _SCALES[form.scale], form.codes.value // 4
-        line = 64 * code_parts + 16 * _HIGH_PARTS[form.high] + scales.stage_bytes
-        stage = tiling.rows * (line + (4 if scales.block_bytes else 0)) + tiling.tokens * 2 * SPAN
+        stage = stage_bytes(form, tiling)
         rest = _FLAG_BYTES + form.has_offset * 2 * tiling.tokens * _GROUPS * 4
         rest += tiling.is_together * 2 * tiling.tokens * 2 * SPAN
         room = limits.shared_bytes_of(tiling.blocks) - rest
@@ -210,7 +216,7 @@ def _compiled(form: QuantFormat, tiling: StreamTiling, ring: Ring) -> DeviceKern
 
 
 @functools.cache
-def _arrived(device: torch.device) -> torch.Tensor:
+def arrivals(device: torch.device) -> torch.Tensor:
     """How many blocks of threads have left their part of each row block: 0 between launches."""
     return torch.zeros(_MOST_ROW_BLOCKS, dtype=torch.int32, device=device)
 
@@ -292,7 +298,7 @@ def multiply(
             planes.scales,
             planes.scales if planes.blocks is None else planes.blocks,
             partials,
-            _arrived(x.device),
+            arrivals(x.device),
             *launch.numbers,
             int(bias is not None),
             int(residual is not None),

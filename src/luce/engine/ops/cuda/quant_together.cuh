@@ -40,22 +40,3 @@ __device__ __forceinline__ void add_groups(const char *stage, const char *arrang
         }
     }
 }
-
-// x of a stage for `multiply_together`: by group and half of its products, by eights of tokens.
-__device__ __forceinline__ void arrange(const char *stage, const Place &at, char *arranged) {
-    const int tiles = TOKENS / 8, tasks = tiles * GROUPS;
-#pragma unroll
-    for (int turn = 0; turn < tasks; turn += WARPS) {
-        const int task = turn + threadIdx.x / 32;
-        if (tasks % WARPS && task >= tasks)
-            break;
-        const int tile = task % tiles, group = task / tiles;
-        const uint4 v = at.vector(stage, tile * 8, group);
-        char *to = arranged + group * 2 * TOKENS * 32 + tile * 256 + at.quad * 16 + at.t * 4;
-        *(u32 *)to = v.x;
-        *(u32 *)(to + 128) = v.y;
-        *(u32 *)(to + TOKENS * 32) = v.z;
-        *(u32 *)(to + TOKENS * 32 + 128) = v.w;
-    }
-    show_to_products();
-}

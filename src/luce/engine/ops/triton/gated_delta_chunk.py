@@ -165,6 +165,8 @@ def _scan_kernel(
     head, sequence = tl.program_id(1), first_sequence + tl.program_id(2)
     start = tl.load(query_starts + sequence)
     count = tl.load(query_starts + sequence + 1) - start
+    if count <= 0:
+        return
     keys = tl.arange(0, BLOCK_K)
     values = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     cells = head * (DK * DV) + keys[:, None] * DV + values[None, :]

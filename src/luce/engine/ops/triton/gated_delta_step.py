@@ -18,8 +18,9 @@ from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_f
 
 MOST_KEY_HEADS = 128
 _MOST_STATE = 128 * 128
+_COLUMNS = 16
 _THREAD_ELEMENTS = 64
-"""Of a state; with 128 registers a thread nothing spills, and two programs share a processor."""
+"""Of a state."""
 
 
 @triton.jit
@@ -61,6 +62,23 @@ def _move_on(line, old, newest, channels, inside, C: tl.constexpr, WIDTH: tl.con
 
 
 @triton.jit
+def _query_and_key(both, is_key, scale, eps, dtype: tl.constexpr):
+    """Both at their length, from two lines [2, Dk]; rounded as the separate kernels round."""
+    length = tl.rsqrt(tl.sum(both * both, 1) + eps)[:, None] * tl.where(is_key, 1.0, scale)
+    both = (both * length).to(dtype).to(tl.float32)
+    return tl.sum(tl.where(is_key, 0.0, both), 0), tl.sum(tl.where(is_key, both, 0.0), 0)
+
+
+@triton.jit
+def _norm_and_gate(o, z, weight, eps, DV: tl.constexpr):
+    """Of heads' results [N, Dv]; rounded before the weight, as the reference rounds."""
+    wide, gate = o.to(tl.float32), z.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(wide * wide, 1) / DV + eps)
+    normal = (wide * inverse[:, None]).to(o.dtype)
+    return ((normal * weight).to(tl.float32) * gate * sigmoid(gate)).to(o.dtype)
+
+
+@triton.jit
 def _advanced(state, q, k, v, beta, g):
     """The state a token on, and what its query finds."""
     state = state * tl.exp(g)
@@ -75,30 +93,31 @@ def _step_kernel(
     token_stride, conv_stride, state_stride, scale, key_eps, eps,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, C: tl.constexpr,
     WIDTH: tl.constexpr, TILED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    COLUMNS: tl.constexpr, GROUP: tl.constexpr, LATE: tl.constexpr,
+    COLUMNS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Program (columns of the state, value head, lane)."""
     part, head, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     keys = tl.arange(0, BLOCK_K)
-    values = part * COLUMNS + tl.arange(0, COLUMNS)
-    in_key, in_value = keys < DK, values < DV
+    in_key = keys < DK
     key = key_head(head, HK, HV, TILED)
     # A query and its key are two lines of one tile.
     is_key = tl.arange(0, 2)[:, None] == 1
     qk_channels = tl.where(is_key, HK * DK, 0) + key * DK + keys[None, :]
     in_both = in_key[None, :] & (is_key | True)
-    v_channels = 2 * HK * DK + head * DV + values
     # The step's rows and this layer's states are older than some operation of PyTorch's in this
     # step, which no kernel overtakes: they may be read before the kernels ahead are done.
     slot = tl.load(rows + lane).to(tl.int64)
+    store = states + slot * state_stride + head * (DK * DV)
+    values = part * COLUMNS + tl.arange(0, COLUMNS)
+    in_value = values < DV
     cells = keys[:, None] * DV + values[None, :]
     within = in_key[:, None] & in_value[None, :]
-    store = states + slot * state_stride + head * (DK * DV)
     state = tl.load(store + cells, mask=within, other=0.0)
     line = conv + slot * conv_stride
+    v_channels = 2 * HK * DK + head * DV + values
     qk_old = _old_inputs(line, qk_channels, in_both, C, WIDTH)
-    v_old = _old_inputs(line, v_channels, in_value, C, WIDTH)
     qk_factors = _factors(taps, qk_channels, in_both, WIDTH)
+    v_old = _old_inputs(line, v_channels, in_value, C, WIDTH)
     v_factors = _factors(taps, v_channels, in_value, WIDTH)
     bias, speed = tl.load(dt_bias + head), tl.load(decay + head)
     # The value heads of this key head, whose results the last program of them ends.
@@ -115,38 +134,28 @@ def _step_kernel(
     gates = token + (C + HV * DV) + head
     beta = gate_of(tl.load(gates))
     g = log_decay(tl.load(gates + HV), bias, speed)
-    z = tl.load(token + C + at, mask=ends, other=0.0).to(tl.float32)
+    z = tl.load(token + C + at, mask=ends, other=0.0)
     dtype: tl.constexpr = out.dtype.element_ty
-    qk = _convolved(qk_old, qk_new, qk_factors, WIDTH)
-    length = tl.rsqrt(tl.sum(qk * qk, 1) + key_eps)[:, None] * tl.where(is_key, 1.0, scale)
-    # Rounded as the separate kernels round.
-    qk = (qk * length).to(dtype).to(tl.float32)
-    q = tl.sum(tl.where(is_key, 0.0, qk), 0)
-    k = tl.sum(tl.where(is_key, qk, 0.0), 0)
+    both = _convolved(qk_old, qk_new, qk_factors, WIDTH)
+    q, k = _query_and_key(both, is_key, scale, key_eps, dtype)
+    results = out + lane * (HV * DV)
     v = _convolved(v_old, v_new, v_factors, WIDTH).to(dtype).to(tl.float32)
     state, found = _advanced(state, q, k, v, beta, g)
-    results = out + lane * (HV * DV)
     tl.store(results + head * DV + values, found.to(dtype), mask=in_value)
-    if not LATE:
-        tl.store(store + cells, state, mask=within)
+    tl.store(store + cells, state, mask=within)
+    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
     # All threads have written, and read the old inputs, before one of them says so.
     tl.debug_barrier()
     arrival = arrivals + lane * HK + key
     is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == (
         tl.num_programs(0) * (HV // HK) - 1
     )
-    if LATE:
-        tl.store(store + cells, state, mask=within)
-    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
     if is_last:
         tl.store(arrival, 0)
         _move_on(line, qk_old, qk_new, qk_channels, in_both, C, WIDTH)
         # Past this multiprocessor's own cache: other ones wrote it.
-        o = tl.load(results + at, mask=ends, other=0.0, cache_modifier=".cg").to(tl.float32)
-        # Rounded before the weight, as the reference rounds.
-        normal = (o * tl.rsqrt(tl.sum(o * o, 1) / DV + eps)[:, None]).to(dtype)
-        weighted = (normal * weight).to(tl.float32)
-        tl.store(results + at, (weighted * z * sigmoid(z)).to(dtype), mask=ends)
+        o = tl.load(results + at, mask=ends, other=0.0, cache_modifier=".cg")
+        tl.store(results + at, _norm_and_gate(o, z, weight, eps, DV), mask=ends)
 
 
 def step_refusal(shape: DeltaShape) -> str | None:
@@ -195,13 +204,18 @@ class OneTokenKernel:
             out: [T, Hv * Dv]; the sequences' rows are written.
         """
         assert tensors.num_decode <= self._lanes
-        _step_kernel[(shape.num_value_heads, tensors.num_decode)](
+        columns = min(_COLUMNS, power_of_two(shape.value_head_dim))
+        block_k = power_of_two(shape.key_head_dim)
+        parts = triton.cdiv(shape.value_head_dim, columns)
+        _step_kernel[(parts, shape.num_value_heads, tensors.num_decode)](
             projected, weights.conv, state.conv, weights.decay, weights.dt_bias, state.recurrent,
             weights.norm, tensors.rows, self.arrivals, out,
             projected.stride(0), state.conv.stride(0), state.recurrent.stride(0),
             shape.key_head_dim**-0.5, KEY_EPS, weights.eps,
             HK=shape.num_key_heads, HV=shape.num_value_heads, DK=shape.key_head_dim,
             DV=shape.value_head_dim, C=shape.channels, WIDTH=shape.conv_width, TILED=shape.is_tiled,
-            BLOCK_K=power_of_two(shape.key_head_dim), BLOCK_V=power_of_two(shape.value_head_dim),
-            num_warps=min(8, max(1, _cells(shape) // (32 * _THREAD_ELEMENTS))), **LAUNCH,
+            BLOCK_K=block_k, BLOCK_V=power_of_two(shape.value_head_dim),
+            COLUMNS=columns,
+            GROUP=power_of_two(shape.num_value_heads // shape.num_key_heads),
+            num_warps=max(1, block_k * columns // (32 * _THREAD_ELEMENTS)), **LAUNCH,
         )  # fmt: skip

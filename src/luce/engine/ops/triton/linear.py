@@ -18,6 +18,8 @@ from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 FEW_ROWS = 4
+_MOST_ODD, _ALIGNED = 1025, 8
+"""Results of an odd width, up to the first, have rows at multiples of the second."""
 _BLOCK_OUT = 4
 _BLOCK_IN = 1024
 _WARPS = 4
@@ -132,9 +134,15 @@ class DeviceLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in] → [T, out]."""
-        if x.shape[0] > FEW_ROWS:
-            return F.linear(x, self.weight, self.bias)
-        return self.few_rows(x)
+        if x.shape[0] <= FEW_ROWS:
+            return self.few_rows(x)
+        width = self.weight.shape[0]
+        if width % 2 and width <= _MOST_ODD and self.bias is None:
+            # A router and its shared expert's gate. Lines of an odd length keep the vendor from its
+            # kernels of this generation.
+            lines = x.new_empty(x.shape[0], width + -width % _ALIGNED)
+            return torch.mm(x, self.weight.t(), out=lines[:, :width])
+        return F.linear(x, self.weight, self.bias)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place; rounded once, after the sum."""

@@ -25,86 +25,98 @@ from luce.loaders.quant_formats import GROUP
 MOST_TOKENS = 16
 """Every token reads the router's matrix anew; beyond, a product of all of them is less."""
 _MOST_COLUMNS = 8192
-_ROWS = 4
+_ROWS = 2
+_WORD_GROUPS = 16
+_WARP_COLUMNS = 2048
+_SPREAD = 4
+"""Programs of the same rows; of more tokens than these each makes the logits of several."""
 
 
 @triton.jit
-def _normalised(x, factors, eps, SIZE: tl.constexpr, dtype: tl.constexpr):
-    """RMS norm of a row of any shape, rounded before the weight as `ops.pointwise.RmsNorm` is."""
-    wide = x.to(tl.float32)
-    mean = tl.sum(tl.ravel(wide * wide), 0) / SIZE
-    return (wide * tl.rsqrt(mean + eps)).to(dtype) * factors
+def _inverse_length(x, columns, eps, SIZE: tl.constexpr):
+    """Of a row's RMS, and the row in float32."""
+    wide = tl.load(x + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
+    return tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps), wide
 
 
 @triton.jit
 def _leave_words(
-    x, norm, words, eps, plane, dtype: tl.constexpr, SIZE: tl.constexpr,
-    num_groups: tl.constexpr, BG: tl.constexpr, PLAIN: tl.constexpr, TABLE: tl.constexpr,
+    x, norm, words, eps, plane, first, dtype: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK_IN: tl.constexpr, num_groups: tl.constexpr, BG: tl.constexpr,
+    PLAIN: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """The words of a token's normalised row."""
-    groups = tl.arange(0, BG)
+    """The words of some groups of a token's normalised row."""
+    groups = first + tl.arange(0, BG)
     at = groups[:, None] * 32 + tl.arange(0, 32)[None, :]
     inside = (groups < num_groups)[:, None]
     factors = tl.load(norm + at, mask=inside, other=0.0)
     wait_for_inputs()
-    row = _normalised(tl.load(x + at, mask=inside, other=0.0), factors, eps, SIZE, dtype)
+    inverse, _ = _inverse_length(x, tl.arange(0, BLOCK_IN), eps, SIZE)
+    mine = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
+    row = (mine * inverse).to(dtype) * factors
     quantise_in_orders(words, row.to(tl.float32), groups, plane, num_groups, BG, PLAIN, TABLE)
 
 
 @triton.jit
 def _leave_logits(
-    x, norm, matrix, logits, rows, num_logits, eps, dtype: tl.constexpr, SIZE: tl.constexpr,
+    x, w, factors, logits, rows, num_logits, eps, dtype: tl.constexpr, SIZE: tl.constexpr,
     BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
-    """Some of a token's logits."""
-    columns = tl.arange(0, BLOCK_IN)
-    real = columns < SIZE
-    there = rows < num_logits
-    # The weights, and the norm's, are on their way before the kernel ahead is done.
-    lines = matrix + rows[:, None] * SIZE + columns[None, :]
-    w = tl.load(lines, mask=there[:, None] & real[None, :], other=0.0).to(tl.float32)
-    factors = tl.load(norm + columns, mask=real, other=0.0)
-    wait_for_inputs()
-    row = _normalised(tl.load(x + columns, mask=real, other=0.0), factors, eps, SIZE, dtype)
-    result = tl.sum(w * row.to(tl.float32)[None, :], 1)
-    tl.store(logits + rows, result.to(dtype), mask=there)
+    """Some of a token's logits, from rows of the router and the norm's weight."""
+    inverse, wide = _inverse_length(x, tl.arange(0, BLOCK_IN), eps, SIZE)
+    # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
+    row = (wide * inverse).to(dtype) * factors
+    result = tl.sum(w.to(tl.float32) * row.to(tl.float32)[None, :], 1)
+    tl.store(logits + rows, result.to(dtype), mask=rows < num_logits)
 
 
 @triton.jit
 def _choose_kernel(
     hidden, norm, matrix, words, logits, experts, weights, loads, arrivals,
-    eps, stride, plane, num_logits, num_experts,
+    eps, stride, plane, num_tokens, num_logits, num_experts, TOKENS: tl.constexpr,
     SIZE: tl.constexpr, CHOSEN: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_IN: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
     num_groups: tl.constexpr, BG: tl.constexpr, PLAIN: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Program (rows of the router, or last of all the words; token)."""
-    part, token = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    parts = tl.num_programs(0) - 1
+    """Program (groups of words, or then rows of the router; TOKENS tokens)."""
+    ahead: tl.constexpr = (num_groups + BG - 1) // BG
+    part, first = tl.program_id(0) - ahead, tl.program_id(1).to(tl.int64) * TOKENS
+    last = tl.minimum(first + TOKENS, num_tokens)
+    parts = tl.num_programs(0) - ahead
     dtype: tl.constexpr = hidden.dtype.element_ty
-    x = hidden + token * stride
-    if part == parts:
-        _leave_words(
-            x, norm, words + token * (19 * num_groups), eps, plane, dtype, SIZE,
-            num_groups, BG, PLAIN, TABLE,
-        )  # fmt: skip
+    if part < 0:
+        for token in range(first, last):
+            _leave_words(
+                hidden + token * stride, norm, words + token * (19 * num_groups), eps, plane,
+                (part + ahead) * BG, dtype, SIZE, BLOCK_IN, num_groups, BG, PLAIN, TABLE,
+            )  # fmt: skip
     else:
-        mine = logits + token * num_logits
-        rows = part * ROWS + tl.arange(0, ROWS)
-        _leave_logits(x, norm, matrix, mine, rows, num_logits, eps, dtype, SIZE, BLOCK_IN)
+        rows, columns = part * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_IN)
+        # The weights, and the norm's, are on their way before the kernel ahead is done.
+        inside = (rows < num_logits)[:, None] & (columns < SIZE)[None, :]
+        w = tl.load(matrix + rows[:, None] * SIZE + columns[None, :], mask=inside, other=0.0)
+        factors = tl.load(norm + columns, mask=columns < SIZE, other=0.0)
+        wait_for_inputs()
+        for token in range(first, last):
+            _leave_logits(
+                hidden + token * stride, w, factors, logits + token * num_logits, rows,
+                num_logits, eps, dtype, SIZE, BLOCK_IN,
+            )  # fmt: skip
         # All threads have written before one of them says so.
         tl.debug_barrier()
-        if tl.atomic_add(arrivals + token, 1, sem="acq_rel", scope="gpu") == parts - 1:
-            tl.store(arrivals + token, 0)
+        arrival = arrivals + tl.program_id(1)
+        if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == parts - 1:
+            tl.store(arrival, 0)
             index = tl.arange(0, BLOCK)
-            # Past this multiprocessor's own cache: other ones wrote it.
-            every = tl.load(
-                mine + index, mask=index < num_experts, other=float("-inf"), cache_modifier=".cg"
-            )
-            choose_experts(
-                every, num_experts, experts + token * CHOSEN, weights + token * CHOSEN, loads,
-                CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
-            )  # fmt: skip
+            for token in range(first, last):
+                # Past this multiprocessor's own cache: other ones wrote it.
+                at, there = logits + token * num_logits + index, index < num_experts
+                every = tl.load(at, mask=there, other=float("-inf"), cache_modifier=".cg")
+                choose_experts(
+                    every, num_experts, experts + token * CHOSEN, weights + token * CHOSEN, loads,
+                    CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
+                )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +167,18 @@ def choose(
         experts=hidden.new_empty(tokens, chosen, dtype=torch.int64),
         weights=hidden.new_empty(tokens, chosen),
     )
-    block_groups = power_of_two(groups)
-    _choose_kernel[(triton.cdiv(num_logits, _ROWS) + 1, tokens)](
+    block_groups, block_in = min(_WORD_GROUPS, power_of_two(groups)), power_of_two(size)
+    parts = triton.cdiv(num_logits, _ROWS) + triton.cdiv(groups, block_groups)
+    each = power_of_two(triton.cdiv(tokens, _SPREAD))
+    _choose_kernel[(parts, triton.cdiv(tokens, each))](
         hidden, norm.weight, gate.weight, words, logits, routing.experts, routing.weights,
         router.loads, arrivals, norm.eps, hidden.stride(0), tokens * WORDS * groups,
-        num_logits, router.num_experts,
+        tokens, num_logits, router.num_experts, TOKENS=each,
         SIZE=size, CHOSEN=chosen, NORM=router.norm_weights, ROWS=_ROWS,
-        BLOCK_IN=power_of_two(size), BLOCK=power_of_two(router.num_experts),
+        BLOCK_IN=block_in, BLOCK=power_of_two(router.num_experts),
         BLOCK_CHOSEN=power_of_two(chosen), num_groups=groups, BG=block_groups,
         PLAIN=False in orders, TABLE=True in orders,
-        num_warps=min(8, max(1, block_groups // 16)), **LAUNCH,
+        num_warps=max(1, block_in // _WARP_COLUMNS), **LAUNCH,
     )  # fmt: skip
     has_gate = num_logits > router.num_experts
     return ChosenWords(words, routing, logits[:, router.num_experts :] if has_gate else None)

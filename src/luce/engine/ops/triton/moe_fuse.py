@@ -13,7 +13,12 @@ from luce.engine.ops.moe import ExpertMlp, Router
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.triton import moe_choose
 from luce.engine.ops.triton.linear import DeviceLinear
-from luce.engine.ops.triton.moe_few import MOST_TOKENS, FewTiling, FewTokens
+from luce.engine.ops.triton.moe_few import (
+    DEFAULT_TILINGS,
+    MOST_TOKENS,
+    FewTilings,
+    FewTokens,
+)
 from luce.engine.ops.triton.moe_quant import PlanesOfExperts, QuantExperts
 from luce.engine.ops.triton.moe_trial import try_mixture
 from luce.engine.ops.triton.probe import launch_refusal
@@ -23,8 +28,10 @@ from luce.loaders.quant_formats import GROUP
 _log = logging.getLogger(__name__)
 
 _MOST_GROUPS = 256
-DEFAULT_TILING = FewTiling(inner_rows=2) if torch.version.hip else FewTiling()
-"""Off the compiler: more rows of the gate spill on gfx1100."""
+TILINGS: FewTilings = DEFAULT_TILINGS
+if torch.version.hip:
+    # Off the compiler: more rows of the gate spill on gfx1100.
+    TILINGS = (replace(TILINGS[0], inner_rows=2), replace(TILINGS[1], inner_rows=2))
 
 
 def few_tokens(
@@ -54,7 +61,7 @@ def _made(experts: ExpertMlp, gate_up: Linear | None, down: Linear | None) -> Fe
     device = inner.planes.codes.device
     arrivals = torch.zeros(moe_choose.MOST_TOKENS, dtype=torch.int32, device=device)
     if gate_up is None or down is None:
-        return FewTokens(inner, outer, None, None, arrivals, DEFAULT_TILING)
+        return FewTokens(inner, outer, None, None, arrivals, TILINGS)
     shared = [
         PlanesOfExperts(each.planes, 1)
         for each in (gate_up, down)
@@ -62,7 +69,7 @@ def _made(experts: ExpertMlp, gate_up: Linear | None, down: Linear | None) -> Fe
     ]
     if len(shared) != 2 or shared[1].groups > _MOST_GROUPS:
         return "the shared expert is not quantised, or not in one type, or too large"
-    return FewTokens(inner, outer, shared[0], shared[1], arrivals, DEFAULT_TILING)
+    return FewTokens(inner, outer, shared[0], shared[1], arrivals, TILINGS)
 
 
 def _start_refusal(few: FewTokens, router: Router) -> str | None:

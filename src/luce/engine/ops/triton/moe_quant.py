@@ -205,7 +205,7 @@ class PlanesOfExperts:
             self.rows, x.stride(0), out.stride(0),
             T=1, BN=rows, BG=groups, HAS_OFFSET=self.planes.format.has_offset, IS_QUANTISED=True,
             HAS_RESIDUAL=False, HAS_BIAS=False, experts_ptr=experts, CHOSEN=chosen,
-            num_warps=2, **self.flags, **LAUNCH,
+            WHOLE=self.rows % rows == 0, num_warps=2, **self.flags, **LAUNCH,
         )  # fmt: skip
         return out
 

@@ -36,13 +36,14 @@ def _norm_kernel(
     PLAIN: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """Program: one row; words in the plain order, in that of tables, or in both."""
-    wait_for_inputs()
     row = tl.program_id(0).to(tl.int64)
     groups = tl.arange(0, BG)
     at = groups[:, None] * 32 + tl.arange(0, 32)[None, :]
     inside = (groups < num_groups)[:, None]
-    wide = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
+    # On its way before the kernel ahead is done.
     factors = tl.load(weight + at, mask=inside, other=0.0)
+    wait_for_inputs()
+    wide = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
     mean = tl.sum(tl.sum(wide * wide, 1), 0) / (num_groups * 32)
     # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
     normal = (wide * tl.rsqrt(mean + eps)).to(out.dtype.element_ty) * factors

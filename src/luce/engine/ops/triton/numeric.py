@@ -20,14 +20,15 @@ LAUNCH: dict[str, bool] = {"launch_pdl": True} if OVERLAPS.value else {}
 
 
 @triton.jit
-def wait_for_inputs():
+def wait_for_inputs(lets_next_begin: tl.constexpr = True):
     """Wait until all kernels before this one are done.
 
     Every kernel calls it, before it reads what another wrote and before it writes: so the end of
     one implies the end of all before it. Weights may be read earlier.
     """
     if OVERLAPS:
-        gdc_launch_dependents()
+        if lets_next_begin:
+            gdc_launch_dependents()
         gdc_wait()
 
 

@@ -12,9 +12,17 @@ from luce.engine.ops.attention import (
     AttentionTensors,
     HeadShape,
 )
+from luce.engine.ops.decode_pieces import pieces_of
 from luce.engine.ops.kv_cache import KVCache
-from luce.engine.ops.triton.paged_attention_decode import DecodeScratch, decode_attention
-from luce.engine.ops.triton.paged_attention_prefill import prefill_attention
+from luce.engine.ops.triton.paged_attention_decode import (
+    DecodeAttention,
+    DecodeScratch,
+    decode_attention,
+)
+from luce.engine.ops.triton.paged_attention_prefill import (
+    PrefillAttention,
+    prefill_attention,
+)
 from luce.kv.spec import NULL_BLOCK
 
 
@@ -26,11 +34,23 @@ class TritonAttention:
         lanes: most sequences of a step that have one query.
         max_ctx: longest context in tokens.
         device: where.
+        prefill: the kernel for runs of tokens.
+        decode: the kernel for sequences with one query.
     """
 
-    def __init__(self, heads: HeadShape, lanes: int, max_ctx: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        heads: HeadShape,
+        lanes: int,
+        max_ctx: int,
+        device: torch.device,
+        prefill: PrefillAttention = prefill_attention,
+        decode: DecodeAttention = decode_attention,
+    ) -> None:
         self._heads = heads
         self._device = device
+        self._prefill = prefill
+        self._decode = decode
         self._scratch = DecodeScratch.make(heads, lanes, max_ctx, device)
 
     def prepare(self, batch: AttentionBatch) -> AttentionStep:
@@ -38,7 +58,7 @@ class TritonAttention:
         tensors = batch.tensors
         if tensors is None:
             tensors = tensors_of(batch, self._device)
-        return _TritonStep(self._heads, tensors, self._scratch)
+        return _TritonStep(self._heads, tensors, self._scratch, self._prefill, self._decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +66,15 @@ class _TritonStep:
     heads: HeadShape
     tensors: AttentionTensors
     scratch: DecodeScratch
+    prefill: PrefillAttention
+    decode: DecodeAttention
 
     def __call__(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
         out = qkv.new_empty(qkv.shape[0], self.heads.num_heads * self.heads.head_dim)
         if self.tensors.num_decode:
-            decode_attention(qkv, cache, self.tensors, self.heads, self.scratch, out)
+            self.decode(qkv, cache, self.tensors, self.heads, self.scratch, out)
         if self.tensors.num_decode < self.tensors.rows.shape[0]:
-            prefill_attention(qkv, cache, self.tensors, self.heads, out)
+            self.prefill(qkv, cache, self.tensors, self.heads, out)
         return out
 
 
@@ -67,6 +89,8 @@ def tensors_of(batch: AttentionBatch, device: torch.device) -> AttentionTensors:
     width = max(len(table) for table in batch.block_tables)
     tables = [[*table, *[NULL_BLOCK] * (width - len(table))] for table in batch.block_tables]
 
+    pieces = pieces_of(batch.context_lens[:num_decode])
+
     def moved(values: object) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32).to(device)
 
@@ -77,4 +101,5 @@ def tensors_of(batch: AttentionBatch, device: torch.device) -> AttentionTensors:
         query_starts=moved(batch.query_starts),
         num_decode=num_decode,
         max_queries=max(lens[num_decode:], default=0),
+        pieces=moved(pieces) if num_decode else None,
     )

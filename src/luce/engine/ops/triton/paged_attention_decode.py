@@ -13,6 +13,7 @@ padded to the 16 that a matrix instruction takes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import triton
@@ -215,6 +216,21 @@ def shares_for(lanes: int, heads: HeadShape, max_chunks: int) -> int:
     """Programs that share the chunks of a sequence and KV head; results do not depend on it."""
     wanted = _WANTED_PROGRAMS // (lanes * heads.num_kv_heads)
     return min(max_chunks, max(4, wanted))
+
+
+class DecodeAttention(Protocol):
+    """`decode_attention`, or what stands in for it."""
+
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        cache: KVCache,
+        tensors: AttentionTensors,
+        heads: HeadShape,
+        scratch: DecodeScratch,
+        out: torch.Tensor,
+    ) -> None:
+        """Attention of the first `tensors.num_decode` tokens."""
 
 
 def decode_attention(

@@ -7,6 +7,8 @@ begin at position 0 whatever the chunk, so a prompt gives the same in one piece 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -32,13 +34,21 @@ _STAGES = 4
 _WIDE_HEAD = 128
 _LOG2_E = 1.4426950408889634
 
+PrefillAttention = Callable[
+    [torch.Tensor, KVCache, AttentionTensors, HeadShape, torch.Tensor], None
+]
+"""`prefill_attention`, or a kernel in its place."""
+
 
 @triton.jit
-def _gather(scores, v, top, total, values):
+def _gather(scores, v, scale, top, total, values):
     """One tile more of the softmax: largest score, sum of weights, weighted values."""
     new_top = tl.maximum(top, tl.max(scores, 1))
-    weights = tl.exp2(scores - new_top[:, None])
-    shrink = tl.exp2(top - new_top)
+    offset = -(new_top * scale)
+    # Said as one operation, since nothing is left to the compiler to contract.
+    scales = tl.zeros_like(scores) + scale
+    weights = tl.exp2(tl.fma(scores, scales, tl.zeros_like(scores) + offset[:, None]))
+    shrink = tl.exp2((top - new_top) * scale)
     total = total * shrink + tl.sum(weights, 1)
     return new_top, total, dot(weights.to(v.dtype), v, values * shrink[:, None])
 
@@ -119,8 +129,8 @@ def _prefill_kernel(
             val_block, val_slot, val_head, val_scale_block,
             D, P, TILE, BLOCK_D, VALUE_KIND, False,
         )  # fmt: skip
-        scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
-        top, total, values = _gather(scores, v, top, total, values)
+        scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32))
+        top, total, values = _gather(scores, v, scale, top, total, values)
     for first in range(open_end, end, TILE):
         keys = first + tl.arange(0, TILE)
         blocks = tl.load(table + keys // P, mask=keys < end, other=0).to(tl.int64)
@@ -135,9 +145,9 @@ def _prefill_kernel(
             val_block, val_slot, val_head, val_scale_block,
             D, P, TILE, BLOCK_D, VALUE_KIND, True,
         )  # fmt: skip
-        scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32)) * scale
+        scores = dot(q, tl.trans(k), tl.zeros((QUERIES, TILE), tl.float32))
         scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
-        top, total, values = _gather(scores, v, top, total, values)
+        top, total, values = _gather(scores, v, scale, top, total, values)
     target = out + tokens[:, None] * out_stride + head * D + dims[None, :]
     tl.store(target, (values / total[:, None]).to(out.dtype.element_ty), mask=real)
 

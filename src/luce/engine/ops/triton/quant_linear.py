@@ -206,6 +206,7 @@ class TritonQuantLinear(StoredLinear):
             BG=tiling.groups,
             HAS_OFFSET=part.planes.format.has_offset,
             IS_QUANTISED=quantised is not None,
+            WHOLE=part.planes.rows % tiling.rows == 0,
             **self._has(residual),
             num_warps=tiling.warps,
             **self._common(part),

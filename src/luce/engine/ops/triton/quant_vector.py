@@ -18,10 +18,12 @@ import triton.language as tl
 
 from luce.engine.ops.triton.numeric import wait_for_inputs
 from luce.engine.ops.triton.quant_words import (
+    codes_from,
     decode_codes,
     decode_scales,
     load_codes,
     load_scales,
+    scales_from,
 )
 
 # 1.5 * 2^23: added to a float32 below 2^22 it leaves the nearest integer in the low bits.
@@ -103,12 +105,30 @@ def _dot2(pair, codes, total, HIGH: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.
 
 
 @triton.jit
-def _dot8(x, low, high, total, w: tl.constexpr, SIGNED: tl.constexpr, ASM: tl.constexpr):
-    """total + the eight columns of word w times its codes."""
+def _dot8(
+    x, low, high, totals, w: tl.constexpr, SIGNED: tl.constexpr, SHIFTED: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """totals + the eight columns of word w times its codes; SHIFTED high ones have their own."""
+    total, shifted = totals
     total = _dot2(x[4 * w], low, total, False, SIGNED, ASM)
     total = _dot2(x[4 * w + 1], low, total, True, SIGNED, ASM)
-    total = _dot2(x[4 * w + 2], high, total, False, SIGNED, ASM)
-    return _dot2(x[4 * w + 3], high, total, True, SIGNED, ASM)
+    if SHIFTED:
+        shifted = _dot2(x[4 * w + 2], high, shifted, False, SIGNED, ASM)
+        shifted = _dot2(x[4 * w + 3], high, shifted, True, SIGNED, ASM)
+    else:
+        total = _dot2(x[4 * w + 2], high, total, False, SIGNED, ASM)
+        total = _dot2(x[4 * w + 3], high, total, True, SIGNED, ASM)
+    return total, shifted
+
+
+@triton.jit
+def _total(totals, SHIFTED: tl.constexpr):
+    """Of both, in float32."""
+    total, shifted = totals
+    if SHIFTED:
+        total += shifted >> 4
+    return total.to(tl.float32)
 
 
 @triton.jit
@@ -233,33 +253,37 @@ def load_quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
 @triton.jit
 def dot_groups(
     x, codes, scales, BN: tl.constexpr, BG: tl.constexpr, ZERO: tl.constexpr,
-    SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
+    SIGNED: tl.constexpr, SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     """Products of BN rows' groups with those of one row of x, [BN, BG], but for x's scales.
 
     `x` is of `for_every_row`, or [BN, BG] each; `codes` of `decode_codes`, `scales` of
-    `decode_scales`.
+    `decode_scales` with minima as they are.
     """
     l0, l1, l2, l3, h0, h1, h2, h3 = codes
     scale, scale2, offset, offset2 = scales
     sum1, sum2 = x[17], x[18]
-    start1 = tl.zeros((BN, BG), dtype=tl.int32) - ZERO * sum1
-    part1 = _dot8(x, l0, h0, start1, 0, SIGNED, ASM)
-    part1 = _dot8(x, l1, h1, part1, 1, SIGNED, ASM)
+    nothing = tl.zeros((BN, BG), dtype=tl.int32)
+    part1 = nothing - ZERO * sum1, nothing
+    part1 = _dot8(x, l0, h0, part1, 0, SIGNED, SHIFTED, ASM)
+    part1 = _dot8(x, l1, h1, part1, 1, SIGNED, SHIFTED, ASM)
     if SCALE == "sixteen" or SCALE == "sixteen_offset" or SCALE == "sixteen_six":
-        start2 = tl.zeros((BN, BG), dtype=tl.int32) - ZERO * sum2
-        part2 = _dot8(x, l2, h2, start2, 2, SIGNED, ASM)
-        part2 = _dot8(x, l3, h3, part2, 3, SIGNED, ASM)
-        value = scale * part1.to(tl.float32) + scale2 * part2.to(tl.float32)
+        part2 = nothing - ZERO * sum2, nothing
+        part2 = _dot8(x, l2, h2, part2, 2, SIGNED, SHIFTED, ASM)
+        part2 = _dot8(x, l3, h3, part2, 3, SIGNED, SHIFTED, ASM)
+        value = scale * _total(part1, SHIFTED) + scale2 * _total(part2, SHIFTED)
         if HAS_OFFSET:
-            value += offset * sum1.to(tl.float32)
-            value += offset2 * sum2.to(tl.float32)
+            value -= offset * sum1.to(tl.float32)
+            value -= offset2 * sum2.to(tl.float32)
     else:
-        part1 -= ZERO * sum2
-        part1 = _dot8(x, l2, h2, part1, 2, SIGNED, ASM)
-        part1 = _dot8(x, l3, h3, part1, 3, SIGNED, ASM)
-        value = scale * part1.to(tl.float32)
-        if HAS_OFFSET:
+        part1 = part1[0] - ZERO * sum2, part1[1]
+        part1 = _dot8(x, l2, h2, part1, 2, SIGNED, SHIFTED, ASM)
+        part1 = _dot8(x, l3, h3, part1, 3, SIGNED, SHIFTED, ASM)
+        value = scale * _total(part1, SHIFTED)
+        if SCALE == "byte_offset":
+            value -= offset * (sum1 + sum2).to(tl.float32)
+        elif HAS_OFFSET:
             value += offset * (sum1 + sum2).to(tl.float32)
     return value
 
@@ -275,26 +299,36 @@ def quant_vector(
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
     SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
     IS_QUANTISED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
-    ASM: tl.constexpr, experts_ptr=None, CHOSEN: tl.constexpr = 0,
+    ASM: tl.constexpr, experts_ptr=None, CHOSEN: tl.constexpr = 0, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
     """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x.
 
     With CHOSEN, W holds a matrix an expert, programs' second axis is pairs of a row of x, which
-    CHOSEN pairs share, and an expert, that of `experts_ptr`, and T is 1.
+    CHOSEN pairs share, and an expert, that of `experts_ptr`, and T is 1. WHOLE says that BN
+    divides the rows.
     """
     first_row = tl.program_id(0) * BN
     row_index = first_row + tl.arange(0, BN)
-    rows = tl.minimum(row_index, num_rows - 1)
+    # Counted from the first, so that addresses differ by constants.
+    rows = tl.arange(0, BN)
+    if not WHOLE:
+        rows = tl.minimum(rows, num_rows - 1 - first_row)
+    first_row = first_row.to(tl.int64)
     if CHOSEN != 0:
         wait_for_inputs()
         pair = tl.program_id(1).to(tl.int64)
-        rows += tl.load(experts_ptr + pair).to(tl.int32) * num_rows
+        first_row += tl.load(experts_ptr + pair) * num_rows
         x_ptr, y_ptr = x_ptr + pair // CHOSEN * x_stride, y_ptr + pair * y_stride
         xq_ptr += pair // CHOSEN * (19 * num_groups)
+    codes_ptr, two_ptr, high_ptr = codes_from(
+        codes_ptr, two_ptr, high_ptr, first_row, num_groups, CODES, HIGH
+    )
+    scales_ptr, blocks_ptr = scales_from(scales_ptr, blocks_ptr, first_row, num_groups, SCALE)
     sums = ()
     nothing = tl.zeros((BN, BG), dtype=tl.float32)
     for _ in tl.static_range(T):
         sums = sums + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
+    old = tl.zeros((BN,), tl.float32)
     for first_group in range(0, num_groups, BG):
         group_index = first_group + tl.arange(0, BG)
         groups = group_index
@@ -309,8 +343,13 @@ def quant_vector(
         )
         # The first weights are on their way by now.
         wait_for_inputs()
-        codes = decode_codes(stored, CODES, HIGH, TABLE, ASM)
-        scales = decode_scales(raw, raw_block, raw_top, groups[None, :], SCALE)
+        if HAS_RESIDUAL and T == 1:
+            # Asked for before it is needed.
+            there = row_index < num_rows
+            old = tl.load(residual_ptr + row_index, mask=there, other=0.0).to(tl.float32)
+        SHIFTED: tl.constexpr = CODES == 4 and HIGH == 0 and TABLE == 0
+        codes = decode_codes(stored, CODES, HIGH, TABLE, ASM, SHIFTED)
+        scales = decode_scales(raw, raw_block, raw_top, groups[None, :], SCALE, True)
         updated = ()
         for t in tl.static_range(T):
             if IS_QUANTISED:
@@ -319,7 +358,9 @@ def quant_vector(
                 wide = load_groups(x_ptr + t * x_stride, group_index, num_groups, BG)
                 x = quantised_words(wide, BG, TABLE)
             x = for_every_row(x)
-            value = dot_groups(x, codes, scales, BN, BG, ZERO, SIGNED, SCALE, HAS_OFFSET, ASM)
+            value = dot_groups(
+                x, codes, scales, BN, BG, ZERO, SIGNED, SHIFTED, SCALE, HAS_OFFSET, ASM
+            )
             x_scale = x[16].to(tl.float32, bitcast=True)
             total = sums[t] + value * x_scale
             updated = updated + (total,)  # type: ignore[assignment]  # noqa: RUF005
@@ -330,6 +371,9 @@ def quant_vector(
         if HAS_BIAS:
             y += tl.load(bias_ptr + row_index, mask=mask, other=0.0).to(tl.float32)
         if HAS_RESIDUAL:
-            at = residual_ptr + t * y_stride + row_index
-            y += tl.load(at, mask=mask, other=0.0).to(tl.float32)
+            if T == 1:
+                y += old
+            else:
+                at = residual_ptr + t * y_stride + row_index
+                y += tl.load(at, mask=mask, other=0.0).to(tl.float32)
         tl.store(y_ptr + t * y_stride + row_index, y.to(y_ptr.dtype.element_ty), mask=mask)

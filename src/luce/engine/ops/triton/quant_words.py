@@ -14,6 +14,7 @@ import triton.language as tl
 
 from luce.loaders.quant_formats import IQ4_CODES, QuantFormat
 
+_HIGH_NIBBLES = tl.constexpr(-0x0F0F0F10)
 IQ4_TABLE = tl.constexpr(1)
 E2M1_TABLE = tl.constexpr(2)
 
@@ -184,21 +185,24 @@ def load_scales(
     # read wider for it, since the pointers are not known to be aligned.
     eighths = tl.max_contiguous(groups // 8, [1, GROUPS])
     if SCALE == "half" or SCALE == "half_offset" or SCALE == "power":
-        scale = tl.load(scales_ptr + rows * num_groups + groups)
+        scale = tl.load(scales_ptr + groups + rows * num_groups)
         return scale, scale, scale
-    block = tl.load(blocks_ptr + rows * (num_groups // 8) + eighths)
+    block = tl.load(blocks_ptr + eighths + rows * (num_groups // 8))
     if SCALE == "sixteen_six":
         row = rows * (num_groups + num_groups // 2)
-        scale = tl.load(scales_ptr + row + groups)
+        scale = tl.load(scales_ptr + groups + row)
         halves = tl.max_contiguous(groups // 2, [1, GROUPS])
-        return scale, block, tl.load(scales_ptr + row + num_groups + halves)
-    scale = tl.load(scales_ptr + rows * num_groups + groups)
+        return scale, block, tl.load(scales_ptr + (num_groups + halves) + row)
+    scale = tl.load(scales_ptr + groups + rows * num_groups)
     return scale, block, scale
 
 
 @triton.jit
-def decode_scales(scale, block, top, groups, SCALE: tl.constexpr):
-    """S of both halves of groups, then B of both, in float32."""
+def decode_scales(scale, block, top, groups, SCALE: tl.constexpr, MINIMA: tl.constexpr = False):
+    """S of both halves of groups, then B of both, in float32; with MINIMA, B of those is negated.
+
+    Minima are subtracted: to negate them here would take an instruction each.
+    """
     nothing = tl.zeros(scale.shape, dtype=tl.float32)
     if SCALE == "half":
         first = scale.to(tl.float32)
@@ -218,7 +222,10 @@ def decode_scales(scale, block, top, groups, SCALE: tl.constexpr):
         return first, first, nothing, nothing
     if SCALE == "byte_offset":
         first = half_bits(block) * (bytes_ & 255).to(tl.float32)
-        offset = -half_bits(block >> 16) * ((bytes_ >> 8) & 255).to(tl.float32)
+        minimum = half_bits(block >> 16)
+        if not MINIMA:
+            minimum = -minimum
+        offset = minimum * ((bytes_ >> 8) & 255).to(tl.float32)
         return first, first, offset, offset
     if SCALE == "sixteen":
         first = block.to(tl.float32) * ((bytes_ << 24) >> 24).to(tl.float32)
@@ -227,7 +234,9 @@ def decode_scales(scale, block, top, groups, SCALE: tl.constexpr):
     if SCALE == "sixteen_offset":
         first = half_bits(block) * (bytes_ & 15).to(tl.float32)
         second = half_bits(block) * ((bytes_ >> 8) & 15).to(tl.float32)
-        minimum = -half_bits(block >> 16)
+        minimum = half_bits(block >> 16)
+        if not MINIMA:
+            minimum = -minimum
         offset = minimum * ((bytes_ >> 4) & 15).to(tl.float32)
         return first, second, offset, minimum * ((bytes_ >> 12) & 15).to(tl.float32)
     tops = top.to(tl.int32) >> ((groups & 1) * 4)
@@ -235,6 +244,30 @@ def decode_scales(scale, block, top, groups, SCALE: tl.constexpr):
     second_code = ((bytes_ >> 4) | ((tops & 12) << 2)) - 32
     first = block.to(tl.float32) * first_code.to(tl.float32)
     return first, block.to(tl.float32) * second_code.to(tl.float32), nothing, nothing
+
+
+@triton.jit
+def scales_from(scales_ptr, blocks_ptr, row, num_groups: tl.constexpr, SCALE: tl.constexpr):
+    """Where the scales of the rows from `row` on are, as `load_scales` wants them."""
+    if SCALE == "sixteen_six":
+        scales_ptr += row * (num_groups + num_groups // 2)
+    else:
+        scales_ptr += row * num_groups
+    return scales_ptr, blocks_ptr + row * (num_groups // 8)
+
+
+@triton.jit
+def codes_from(
+    codes_ptr, two_ptr, high_ptr, row, num_groups: tl.constexpr, CODES: tl.constexpr,
+    HIGH: tl.constexpr,
+):  # fmt: skip
+    """Where the codes of the rows from `row` on are, as `load_codes` wants them.
+
+    Rows beyond it are then told apart by constants, which cost nothing in addresses.
+    """
+    if HIGH != 0:
+        high_ptr += row * (HIGH * num_groups)
+    return codes_ptr + row * (CODES * num_groups), two_ptr + row * (2 * num_groups), high_ptr
 
 
 @triton.jit
@@ -249,7 +282,7 @@ def load_words(
 ):
     """The four words of each group: [BN, BG] each, read 16 bytes at a time."""
     columns = first_group * 4 + tl.arange(0, BG * 4)
-    at = codes_ptr + rows[:, None] * row_words + columns[None, :]
+    at = codes_ptr + columns[None, :] + rows[:, None] * row_words
     if num_groups % BG == 0:
         words = tl.load(at)
     else:
@@ -296,12 +329,19 @@ def load_codes(
 
 @triton.jit
 def decode_codes(
-    stored, CODES: tl.constexpr, HIGH: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr
+    stored, CODES: tl.constexpr, HIGH: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr,
+    SHIFTED: tl.constexpr = False,
 ):  # fmt: skip
-    """The byte words of what `load_codes` read: the four low ones, then the four high ones."""
+    """The byte words of what `load_codes` read: the four low ones, then the four high ones.
+
+    SHIFTED codes of four bits are left where they are in the high ones: times 16.
+    """
     w0, w1, w2, w3, v0, v1, v2, v3, bits_low, bits_high = stored
     l0, h0 = byte_words(w0, v0, bits_low, bits_high, 0, CODES, HIGH, TABLE, ASM)
     l1, h1 = byte_words(w1, v1, bits_low, bits_high, 1, CODES, HIGH, TABLE, ASM)
     l2, h2 = byte_words(w2, v2, bits_low, bits_high, 2, CODES, HIGH, TABLE, ASM)
     l3, h3 = byte_words(w3, v3, bits_low, bits_high, 3, CODES, HIGH, TABLE, ASM)
+    if SHIFTED:
+        h0, h1 = w0 & _HIGH_NIBBLES, w1 & _HIGH_NIBBLES
+        h2, h3 = w2 & _HIGH_NIBBLES, w3 & _HIGH_NIBBLES
     return l0, l1, l2, l3, h0, h1, h2, h3

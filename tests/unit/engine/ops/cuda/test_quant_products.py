@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from luce.engine.ops.cuda import quant_mma, quant_products, quant_stream
+from luce.engine.ops.cuda import quant_products, quant_split, quant_stream
 from luce.engine.ops.cuda.quant_products import CHOICE, Kernel, QuantProducts, kernel_fault
 from luce.engine.ops.cuda.quant_stream import StreamTiling
 from luce.engine.ops.ref.quant_matmul import decode
@@ -19,7 +19,7 @@ from luce.testing.quant_blocks import random_blocks
 from support.cuda_host import HostDevice
 
 CPU = torch.device("cpu")
-STREAMED = {4: Kernel.TRITON, 8: Kernel.MMA, 13: Kernel.STREAM}
+STREAMED = {4: Kernel.TRITON, 8: Kernel.SPLIT, 13: Kernel.STREAM}
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def noise(rows: int, columns: int = 512) -> torch.Tensor:
 
 def test_what_was_measured_is_chosen(small: HostDevice) -> None:
     products, planes = QuantProducts(), made("Q4_K")
-    assert CHOICE == {4: Kernel.TRITON, 8: Kernel.MMA}
-    taken = [rows for rows in range(1, 80) if products.takes(planes, noise(rows))]
-    assert taken == [5, 6, 7, 8]
-    assert not products.takes(made("Q6_K"), noise(5))
+    assert CHOICE == {4: Kernel.TRITON, 16: Kernel.SPLIT, 64: Kernel.WHOLE}
+    taken = [rows for rows in range(1, 18) if products.takes(planes, noise(rows))]
+    assert taken == [*range(5, 18)]
+    assert not products.takes(made("MXFP4"), noise(5))
 
 
 def test_each_number_of_rows_has_its_kernel(
@@ -53,7 +53,7 @@ def test_each_number_of_rows_has_its_kernel(
 ) -> None:
     planes = made("Q4_K")
     used: list[str] = []
-    for module in (quant_products.quant_mma, quant_stream):
+    for module in (quant_split, quant_stream):
         real = module.multiply
 
         def noted(
@@ -70,7 +70,7 @@ def test_each_number_of_rows_has_its_kernel(
         del used[:]
         found = linear(x).double()
         assert ((found - expected).norm() / expected.norm()).item() < 2e-3
-        assert used[-1] == {7: "quant_mma", 12: "quant_stream"}[rows]
+        assert used[-1] == {7: "quant_split", 12: "quant_stream"}[rows]
     products = QuantProducts(STREAMED)
     assert not products.takes(planes, noise(3))
     assert not products.takes(planes, noise(14))
@@ -111,7 +111,7 @@ def test_a_kernel_that_cannot_be_built_is_not_used(
         raise error
 
     monkeypatch.setattr(quant_stream, "compiled_kernel", broken)
-    monkeypatch.setattr(quant_mma, "compiled_kernel", broken)
+    monkeypatch.setattr(quant_split, "compiled_kernel", broken)
     assert kernel_fault(Kernel.STREAM, QUANT_FORMATS["Q8_0"], CPU) == str(error)
     products = QuantProducts()
     assert not products.takes(made("Q4_K"), noise(8))

@@ -58,7 +58,7 @@ def wide_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     linears = partial(quant_linear.TritonQuantLinear, tilings=wide)
     # Fewer tokens than a prompt of the tests: both ways of a mixture are gone.
     monkeypatch.setattr(moe_few, "MOST_TOKENS", 8)
-    monkeypatch.setattr(moe_fuse, "DEFAULT_TILING", moe_few.FewTiling(128, 256, 16, 2))
+    monkeypatch.setattr(moe_fuse, "TILINGS", (moe_few.FewTiling(128, 256, 1, 16, 2),) * 2)
     ops = QuantOps(linears, quant_lookup, moe_quant.QuantExperts, moe_fuse.few_tokens)
     monkeypatch.setattr(select, "_triton_quantised", lambda: ops)
 

@@ -234,8 +234,8 @@ def test_what_cannot_be_captured_is_left_out(
         return numbers[-shape.sampled :]
 
     def fail_later(work: Callable[[], torch.Tensor], pool: object) -> tuple[None, torch.Tensor]:
-        if len(taken) == 2:
-            raise RuntimeError("no room for a third")
+        if len(taken) == 4:
+            raise RuntimeError("no room for a fifth")
         taken.append(len(ids := work()))
         return None, ids
 
@@ -246,19 +246,20 @@ def test_what_cannot_be_captured_is_left_out(
         assert executor._mixed == {}
         executor.capture_mixed(chunk=200)
         assert not caplog.records
-        assert [shape.tokens for shape in executor._mixed] == [200, 64]
-        assert executor.graph_bytes == 2 * GRAPH_BYTES
+        found = [(shape.decode, shape.tokens) for shape in executor._mixed]
+        assert found == [(3, 200), (0, 200), (3, 64), (0, 64)]
+        assert executor.graph_bytes == 4 * GRAPH_BYTES
         executor.capture_mixed(chunk=100)
-    assert len(executor._mixed) == 2
+    assert len(executor._mixed) == 4
     (record,) = caplog.records
-    assert record.reason == "no room for a third"  # type: ignore[attr-defined]
+    assert record.reason == "no room for a fifth"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("dtype", "chunk", "expected"),
     [
-        # Three sizes and two shapes; beside the largest ones, 1 + 2 + 3 lines of V = 10.
-        (torch.bfloat16, 200, 5 * GRAPH_BYTES + 6 * 10 * (2 + 4)),
+        # Three sizes and four shapes; beside the largest ones, 1 + 2 + 3 * 3 lines of V = 10.
+        (torch.bfloat16, 200, 7 * GRAPH_BYTES + 12 * 10 * (2 + 4)),
         (torch.float32, 0, 3 * GRAPH_BYTES + 3 * 10 * 4),
     ],
 )
@@ -288,15 +289,6 @@ def test_what_all_captured_steps_leave_is_planned_for(
     assert executor.capture_largest(chunk) == expected
     assert list(executor._captured) == [3]
     assert [shape.tokens for shape in executor._mixed] == [200][:chunk]
-
-
-@pytest.mark.parametrize("family", [tiny_qwen35, tiny_qwen35moe])
-def test_models_that_account_for_tokens_have_no_padded_prompts(
-    tmp_path: Path, on_device: None, family: Callable[[Path], Path]
-) -> None:
-    executor = load(family(tmp_path))._executor
-    assert executor is not None
-    assert executor._mixed_shapes(512) == ()
 
 
 def test_padded_sizes() -> None:

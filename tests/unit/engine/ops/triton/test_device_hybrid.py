@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from luce.engine import assembly
+from luce.engine.device_inputs import StepShape, step_numbers
 from luce.engine.engine import Engine
 from luce.engine.options import EngineOptions
 from luce.protocol.sampling import SamplingParams
@@ -98,6 +100,32 @@ def test_padding_lanes_leave_rows_and_checkpoints_alone(engine: Engine) -> None:
     after = [states(engine, slot) for slot in range(6)]
     changed = [slot for slot in range(6) if not equal(before[slot], after[slot])]
     assert changed == [0, executor._rows.padding_row]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "tokens"), [(tiny_qwen35, 19), (tiny_qwen35moe, 13)])
+def test_padded_prompts_leave_other_rows_alone(
+    tmp_path: Path, on_device: None, family: Callable[[Path], Path], tokens: int
+) -> None:
+    """What a captured step does: lanes, chunks and tokens of padding around a chunk.
+
+    Tokens of padding may be no numbers, which the interpreter warns of where experts are chosen.
+    """
+    engine = load(family(tmp_path))
+    executor = engine._executor
+    assert executor is not None
+    item = ScheduledSequence(1, 0, PROMPT, TABLE, sample=True)
+    expected = step(engine, item, starts=(start(1),))
+    after = [states(engine, slot) for slot in range(6)]
+    shape, padding_row = StepShape(2, 3, tokens, tokens, 2), executor._rows.padding_row
+    numbers = torch.from_numpy(step_numbers((item,), shape, 8, padding_row))
+    with torch.inference_mode():
+        engine._runner.start_states([start(1)])
+        assert not equal(states(engine, 1), after[1])
+        found = executor._mixed_work(numbers, shape, [])
+    assert found[:1].tolist() == expected
+    changed = [slot for slot in range(6) if not equal(states(engine, slot), after[slot])]
+    assert changed == [padding_row]
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch, as_gpu: None) -> None:
 
     monkeypatch.setattr(assembly, "_fitted", lambda blueprint, *_: blueprint.sizing)
     monkeypatch.setattr(DeviceExecutor, "capture_all", lambda *_: None)
+    monkeypatch.setattr(DeviceExecutor, "capture_mixed", lambda *_: None)
 
 
 def read(engine: Engine) -> np.ndarray:

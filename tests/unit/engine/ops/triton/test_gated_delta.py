@@ -10,6 +10,7 @@ import torch
 
 from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
+from luce.engine.ops.triton import gated_delta as gated_delta_module
 from luce.engine.ops.triton import gated_delta_step, probe
 from luce.engine.ops.triton.gated_delta import DeviceGatedDelta
 
@@ -159,6 +160,19 @@ def test_one_token_each_kernel_by_kernel(
     monkeypatch.setattr(gated_delta_step, "_MOST_STATE", 16 * 16)
     check(SHAPE, [1, 1, 5], device)
     assert "made for states of up to 256 numbers a head" in caplog.text
+
+
+def test_many_of_one_token_each_are_advanced_kernel_by_kernel(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_wanted(*_: Any) -> None:
+        raise AssertionError("so many do not go into one kernel")
+
+    monkeypatch.setattr(gated_delta_step.OneTokenKernel, "__call__", not_wanted)
+    monkeypatch.setattr(gated_delta_module, "MOST_LANES", 2)
+    check(SHAPE, [1, 1, 1], device)
+    with pytest.raises(AssertionError, match="so many"):
+        check(SHAPE, [1, 1], device)
 
 
 def test_one_kernel_that_does_not_start_is_not_used(

@@ -30,8 +30,11 @@ from luce.loaders.quants import dequantize
 from luce.testing.quant_blocks import random_blocks
 
 # Few programs: the interpreter takes them one by one.
-TILING = FewTiling(inner_rows=128, outer_rows=256, outer_columns=16, run=2)
-SMALL = FewTiling(inner_rows=32, outer_rows=32, outer_columns=4, run=2)
+TILINGS = (
+    FewTiling(inner_rows=128, outer_rows=256, outer_turns=1, run=2),
+    FewTiling(inner_rows=128, outer_rows=64, outer_turns=3, run=2),
+)
+SMALL = FewTiling(inner_rows=64, outer_rows=128, outer_columns=4, run=2)
 NUM_EXPERTS, CHOSEN = 5, 3
 EPS = 1e-5
 
@@ -143,8 +146,8 @@ def case_of(
     # Numbers of the usual size, though blocks of some types are far from them.
     factor = 1.0 / values["inner"].std().item() / hidden**0.5
     weight = (1 + 0.2 * noise(hidden, seed=5)) * factor
-    tiling = TILING if hidden > 96 else replace(SMALL, inner_rows=64, outer_rows=128)
-    return Case(replace(few, tiling=tiling), NormWeight(weight.to(device), EPS), values)
+    tilings = TILINGS if hidden > 96 else (SMALL, SMALL)
+    return Case(replace(few, tilings=tilings), NormWeight(weight.to(device), EPS), values)
 
 
 CASES = [
@@ -289,7 +292,7 @@ def test_a_kernel_that_does_not_start_is_not_used(
     monkeypatch.setattr(probe, "INTERPRETED", False)
     monkeypatch.setattr(probe, "_known", {})
     monkeypatch.setattr(moe_fuse, "MOST_TOKENS", 3)
-    monkeypatch.setattr(moe_fuse, "DEFAULT_TILING", TILING)
+    monkeypatch.setattr(moe_fuse, "TILINGS", TILINGS)
     assert few_tokens(experts, None, None, router) is not None
     assert not router.loads.any()
     assert list(probe._known.values()) == [None]
@@ -318,7 +321,7 @@ def test_a_trial_on_random_experts(device: torch.device, kind: str) -> None:
         for rows, count in ((6 * columns, 3), (3 * columns, 3), (2 * columns, 1), (columns, 1))
     ]
     arrivals = torch.zeros(moe_choose.MOST_TOKENS, dtype=torch.int32, device=device)
-    few = FewTokens(*stacks, arrivals, SMALL)  # type: ignore[arg-type]
+    few = FewTokens(*stacks, arrivals, (SMALL, SMALL))  # type: ignore[arg-type]
     moe_trial.try_mixture(few, 3, torch.float32)
 
 
@@ -330,7 +333,7 @@ def test_a_trial_finds_wrong_and_changing_results(
         for rows in (128, 64)
     ]
     arrivals = torch.zeros(moe_choose.MOST_TOKENS, dtype=torch.int32, device=device)
-    few = FewTokens(stacks[0], stacks[1], None, None, arrivals, SMALL)
+    few = FewTokens(stacks[0], stacks[1], None, None, arrivals, (SMALL, SMALL))
     call = FewTokens.__call__
     monkeypatch.setattr(FewTokens, "__call__", lambda *args: call(*args) * 1.1)
     with pytest.raises(probe.TrialError, match="of its norm off"):

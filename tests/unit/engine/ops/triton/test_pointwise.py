@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.decode_pieces import pieces_of
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.qkv import HeadNorms, TokenPlaces
 from luce.engine.ops.ref import pointwise as ref
@@ -106,6 +107,13 @@ def test_linear(device: torch.device, dtype: torch.dtype, has_bias: bool, rows: 
     assert linear.nbytes == weight.nbytes + (bias.nbytes if bias is not None else 0)
 
 
+def test_rows_of_an_odd_width_are_aligned(device: torch.device) -> None:
+    weight, x = noise(257, 64).to(device), noise(FEW_ROWS + 1, 64, seed=1).to(device)
+    found = DeviceLinear(weight, None)(x)
+    assert error(found, x.double() @ weight.double().T) < TOLERANCE[torch.float32]
+    assert found.stride() == (264, 1)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [576, 1024])
 @pytest.mark.parametrize("gated", [True, False])
@@ -147,6 +155,18 @@ def test_begin_decode(device: torch.device) -> None:
     assert begun.context_lens.tolist() == [10, 4]
     assert begun.order.tolist() == [[0, 1], [2, 0], [10, 4]]
     assert tables.tolist() == [[4, 0, 0, 0, 0], [0] * 5, [0, 0, 7, 0, 0]]
+
+
+def test_contexts_are_cut_on_the_device(device: torch.device) -> None:
+    positions = [7, 511, 0, 1900, 255, 7, 256, 1299, *([3] * 260)]
+    rows = list(range(len(positions)))
+    lanes = torch.tensor([[row, at, 1, 0] for row, at in zip(rows, positions, strict=True)])
+    tokens = torch.zeros(len(rows), 2000, dtype=torch.int32, device=device)
+    tables = torch.zeros(len(rows), 500, dtype=torch.int32, device=device)
+    found = begin_decode(lanes.int().to(device), tokens, tables, 4).pieces
+    expected = pieces_of([position + 1 for position in positions])
+    assert found[0, 0] == expected[0][0]
+    assert found[1 : len(expected)].tolist() == [list(piece) for piece in expected[1:]]
 
 
 def test_lanes_are_ordered_by_their_contexts(device: torch.device) -> None:

@@ -1,0 +1,85 @@
+"""Whether `decode_attention.cu` serves a model, found out by a trial; else Triton's kernel."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from luce.engine.device import kernel_refusal
+from luce.engine.ops.attention import AttentionBatch, AttentionTensors
+from luce.engine.ops.candidates import OpRequest
+from luce.engine.ops.cuda import decode_attention as kernel
+from luce.engine.ops.decode_pieces import pieces_of
+from luce.engine.ops.ref.attention import ReferenceAttention
+from luce.engine.ops.triton.paged_attention_decode import (
+    DecodeAttention,
+    DecodeScratch,
+    decode_attention,
+)
+from luce.engine.ops.triton.probe import TrialError, launch_refusal
+
+_log = logging.getLogger(__name__)
+
+_MOST_APART = 1e-2
+"""Of the norm: weights and results, being bfloat16, make 3e-3."""
+_CONTEXTS = (1, 789, 256, 100)
+
+
+def decode_for(request: OpRequest) -> DecodeAttention:
+    """The kernel for sequences with one query."""
+    reason = _refusal(request)
+    if reason is None:
+        return kernel.decode_attention
+    _log.info("single tokens attend by Triton's kernel: %s", reason)
+    return decode_attention
+
+
+def _refusal(request: OpRequest) -> str | None:
+    if request.has_typed_cache or request.dtype != torch.bfloat16:
+        return "the other is made for bfloat16"
+    reason = kernel.refusal(request.heads, request.block_tokens) or kernel_refusal()
+    if reason is not None:
+        return reason
+    facts = "decode_attention", request.heads, request.block_tokens
+    return launch_refusal(facts, lambda: try_kernel(request))
+
+
+def try_kernel(request: OpRequest) -> None:
+    """Short and long contexts in scattered blocks, twice, against the reference.
+
+    Raises:
+        TrialError: results differ.
+    """
+    heads, page, device, lens = request.heads, request.block_tokens, request.device, _CONTEXTS
+    generator = torch.Generator().manual_seed(1)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(device, torch.bfloat16)
+
+    width = -(-max(lens) // page)
+    cache = noise(width + 1, 2, heads.num_kv_heads, page, heads.head_dim).permute(0, 3, 1, 2, 4)
+    qkv = noise(len(lens), heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
+    tables = [torch.randperm(width, generator=generator) + 1 for _ in lens]
+    numbers = torch.arange(len(lens) + 1, dtype=torch.int32, device=device)
+    tensors = AttentionTensors(
+        block_tables=torch.stack(tables).int().to(device),
+        rows=numbers[:-1],
+        context_lens=torch.tensor(lens, dtype=torch.int32, device=device),
+        query_starts=numbers,
+        num_decode=len(lens),
+        max_queries=0,
+        pieces=torch.tensor(pieces_of(lens), dtype=torch.int32, device=device),
+    )
+    scratch = DecodeScratch.make(heads, len(lens), max(lens), device)
+    found = [qkv.new_full((len(lens), heads.num_heads * heads.head_dim), torch.nan) for _ in "ab"]
+    for out in found:
+        kernel.decode_attention(qkv, cache, tensors, heads, scratch, out)
+    starts = tuple(range(len(lens) + 1))
+    batch = AttentionBatch(starts, lens, tuple(tuple(each.tolist()) for each in tables), page)
+    expected = ReferenceAttention(heads).prepare(batch)(qkv, cache).float()
+    apart = float((found[0].float() - expected).norm() / expected.norm())
+    if not apart < _MOST_APART:
+        raise TrialError(f"attention is {apart:.1e} off")
+    if not torch.equal(*found):
+        raise TrialError("attention is not the same each time")

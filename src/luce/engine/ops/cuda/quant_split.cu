@@ -1,0 +1,333 @@
+// Matrix of quantised rows times up to TOKENS vectors: columns are split among a cluster's blocks
+// of threads and their warps.
+//
+// y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]); W in the planes of
+// luce.loaders.quant_formats, x and y bfloat16, sums in float32.
+//
+// A cluster has a run of row pairs (32 rows) of the matrix, each of its CLUSTER blocks of threads
+// a run of their columns, of which x lies in shared memory all the time. Work is cut into pieces
+// of `piece` units of a pair; each warp takes pieces by itself, weights from memory right into
+// its registers, and leaves their sums in shared memory. After so many pairs as there is room for,
+// `round`, the cluster adds each pair's pieces in order. So the order of a sum depends on the
+// matrix, `piece` and CLUSTER alone.
+//
+// Columns may be summed in any order: a thread's 16 bytes of codes are a group of 32 columns, it
+// knows their scale alone, and no code ever moves between threads. Weights become half-precision
+// numbers, codes times scales exactly where a block of 256 columns has a scale of its own, which
+// then multiplies sums. Minima meet the sums of x in one more product of a unit.
+//
+// EARLY kernels are launched while the one before is at work: they ask for their first weights,
+// then wait for it.
+
+#define SLOT_LINE 36
+#define SLOT (TOKENS * SLOT_LINE)
+
+typedef float Totals[2][TOKEN_TILES][4];
+
+__device__ __forceinline__ void clear(Totals &total) {
+#pragma unroll
+    for (int i = 0; i < 2 * TOKEN_TILES * 4; ++i)
+        total[i / 4 / TOKEN_TILES][i / 4 % TOKEN_TILES][i % 4] = 0.0f;
+}
+
+// A thread's place in its warp, as products have it, and where it reads x of `quad` among eight
+// tokens.
+struct Place {
+    int quad, t;
+    const char *x[4];
+    __device__ __forceinline__ explicit Place(const Vectors &vectors) {
+        const int lane = threadIdx.x % 32;
+        quad = lane / 4;
+        t = lane % 4;
+#pragma unroll
+        for (int eight = 0; eight < 4; ++eight)
+            x[eight] = vectors.x + quad * X_LINE + Vectors::piece(quad, t, eight);
+    }
+    __device__ __forceinline__ uint4 vector(int span, int tile, int eight) const {
+        return *(const uint4 *)(x[eight] + (span * TOKENS + tile * 8) * X_LINE);
+    }
+};
+
+// The products of half of a unit's columns; then its registers are filled again.
+__device__ __forceinline__ void add_span(const Problem &p, const Constants &one, const Place &at,
+                                         int span, int x_span, Unit &unit, u32 (&minima)[ROWS],
+                                         Totals &total) {
+    GroupScale scales[ROWS] = {{one, unit.scales[span][0]}, {one, unit.scales[span][1]},
+                               {one, unit.scales[span][2]}, {one, unit.scales[span][3]}};
+#pragma unroll
+    for (int eight = 0; eight < 4; ++eight) {
+        u32 a[ROWS][4];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            unit.weights(one, scales[r], span, r, eight, a[r]);
+#pragma unroll
+        for (int k = 0; k < TOKEN_TILES; ++k) {
+            const uint4 v = at.vector(x_span, k, eight);
+#pragma unroll
+            for (int tile = 0; tile < 2; ++tile) {
+                const u32(&up)[4] = a[tile * 2], (&down)[4] = a[tile * 2 + 1];
+                multiply_halves(total[tile][k], up[0], down[0], up[1], down[1], v.x, v.y);
+                multiply_halves(total[tile][k], up[2], down[2], up[3], down[3], v.z, v.w);
+            }
+        }
+    }
+    if (HAS_MINIMA)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            minima[r] = scales[r].minimum;
+    unit.load(p, span, at.t);
+}
+
+// A unit's sums by the scales of its blocks and of its x, and its minima.
+__device__ __forceinline__ void add_scaled(const Vectors &vectors, const Place &at, int unit,
+                                           const u32 (&blocks)[ROWS],
+                                           const u32 (&minima)[SPANS][ROWS],
+                                           const Totals &products, Totals &total) {
+#pragma unroll
+    for (int k = 0; k < TOKEN_TILES; ++k) {
+        const float *back = vectors.back + unit * TOKENS + k * 8 + at.t * 2;
+        const float backs[2] = {back[0], back[1]};
+        const u32 *sums = vectors.sums_of(unit, k) + at.t * 8 + at.quad;
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+            const u32(&first)[ROWS] = minima[0], (&second)[ROWS] = minima[1];
+            float c[4] = {};
+            if (HAS_MINIMA)
+                multiply_halves(c, first[tile * 2], first[tile * 2 + 1], second[tile * 2],
+                                second[tile * 2 + 1], sums[0], sums[4 * 8]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const u32 block = blocks[tile * 2 + i / 2];
+                float value = products[tile][k][i];
+                if (BLOCK_BYTES)
+                    value *= half_to_float(block & 0xffff);
+                if (HAS_MINIMA)
+                    value = fmaf(-half_to_float(block >> 16), c[i], value);
+                total[tile][k][i] = fmaf(value, backs[i % 2], total[tile][k][i]);
+            }
+        }
+    }
+}
+
+// The sums of a piece to where the cluster finds them.
+__device__ __forceinline__ void leave(const Place &at, float *slot, Totals &total) {
+#pragma unroll
+    for (int k = 0; k < TOKEN_TILES; ++k)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float *line = slot + (k * 8 + at.t * 2 + i) * SLOT_LINE + at.quad;
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                line[r * 8] = total[r / 2][k][r % 2 * 2 + i];
+        }
+    clear(total);
+}
+
+// What a block of threads works on.
+struct Share {
+    int first_pair, end_pair, first_unit, units, pieces, piece, round;
+
+    __device__ __forceinline__ Share(const Problem &p, int rank, int piece, int round)
+        : piece(piece), round(round) {
+        const int pairs = (p.num_rows + PAIR_ROWS - 1) / PAIR_ROWS;
+        const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+        first_pair = (u32)cluster * pairs / clusters;
+        end_pair = (u32)(cluster + 1) * pairs / clusters;
+        first_unit = first_unit_of(p, rank);
+        units = first_unit_of(p, rank + 1) - first_unit;
+        pieces = (most_units(p) + piece - 1) / piece;
+    }
+    __device__ __forceinline__ static int first_unit_of(const Problem &p, int rank) {
+        return rank * p.num_units / CLUSTER;
+    }
+    __device__ __forceinline__ static int most_units(const Problem &p) {
+        return (p.num_units + CLUSTER - 1) / CLUSTER;
+    }
+    // Pairs of the round that begins with this one.
+    __device__ __forceinline__ int pairs_from(int pair) const {
+        return min(round, end_pair - pair);
+    }
+};
+
+// A warp's way through its pieces, unit by unit.
+struct Way {
+    int item, end, unit, end_unit, row, pair; // item: a piece of the round that begins with `pair`
+
+    __device__ __forceinline__ void begin(const Share &share, int first_pair) {
+        const int warp = threadIdx.x / 32, items = share.pairs_from(first_pair) * share.pieces;
+        pair = first_pair;
+        item = warp * items / WARPS;
+        end = (warp + 1) * items / WARPS;
+        enter(share);
+    }
+    __device__ __forceinline__ void enter(const Share &share) {
+        row = (pair + item / share.pieces) * PAIR_ROWS;
+        unit = item % share.pieces * share.piece;
+        end_unit = min(unit + share.piece, share.units);
+    }
+    __device__ __forceinline__ void step(const Share &share) {
+        if (++unit == end_unit) {
+            ++item;
+            enter(share);
+        }
+    }
+    __device__ __forceinline__ bool is_done() const { return item == end; }
+};
+
+__device__ __forceinline__ void aim(const Problem &p, const Share &share, const Way &way,
+                                    const Place &at, Unit &unit) {
+    unit.aim(p, way.row + at.quad, share.first_unit + way.unit);
+}
+
+__device__ __forceinline__ void fill(const Problem &p, const Share &share, const Way &way,
+                                     const Place &at, Unit &unit) {
+    aim(p, share, way, at, unit);
+#pragma unroll
+    for (int span = 0; span < SPANS; ++span)
+        unit.load(p, span, at.t);
+    unit.load_blocks(p);
+}
+
+// A unit of which the registers are full; then they are filled from where `unit` aims.
+__device__ __forceinline__ void add_unit(const Problem &p, const Constants &one,
+                                         const Vectors &vectors, const Place &at, int x_unit,
+                                         Unit &unit, Totals &total) {
+    u32 minima[SPANS][ROWS];
+    Totals products;
+    clear(products);
+#pragma unroll
+    for (int span = 0; span < SPANS; ++span)
+        add_span(p, one, at, span, x_unit * SPANS + span, unit, minima[span], products);
+    add_scaled(vectors, at, x_unit, unit.blocks, minima, products, total);
+    unit.load_blocks(p);
+}
+
+// Four rows' sums of a token, of a pair of the round.
+struct Four {
+    int pair, token, row;
+    __device__ __forceinline__ explicit Four(int index)
+        : pair(index / (PAIR_ROWS / 4) / TOKENS), token(index / (PAIR_ROWS / 4) % TOKENS),
+          row(index % (PAIR_ROWS / 4) * 4) {}
+};
+
+__device__ __forceinline__ void store(const Problem &p, int token, int first_row,
+                                      const float (&sum)[4]) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const int row = first_row + k;
+        if (row >= p.num_rows || token >= p.num_tokens)
+            break;
+        const i64 at = (i64)token * p.y_stride + row;
+        float value = sum[k];
+        if (p.has_bias)
+            value += bfloat16_to_float(p.bias[row]);
+        if (p.has_residual)
+            value += bfloat16_to_float(p.residual[at]);
+        p.y[at] = float_to_bfloat16(value);
+    }
+}
+
+// The pieces of a round, all together, by the whole cluster: each thread so many fours at once,
+// and so many pieces of each. All are asked for before one is there.
+template <int MANY, int COUNT>
+__device__ __forceinline__ void add_up(const Problem &p, const Share &share, int rank, int pair,
+                                       const float *slots) {
+    const int step = CLUSTER * THREADS, pieces = share.pieces;
+    const int items = share.pairs_from(pair) * TOKENS * (PAIR_ROWS / 4);
+    for (int i = rank * THREADS + threadIdx.x; i < items; i += MANY * step) {
+        float sums[MANY][4] = {};
+        for (int first = 0; first < pieces; first += COUNT) {
+            float4 parts[MANY][CLUSTER][COUNT];
+#pragma unroll
+            for (int part = 0; part < MANY * CLUSTER * COUNT; ++part) {
+                const int m = part / CLUSTER / COUNT, of = part / COUNT % CLUSTER;
+                const Four four(min(i + m * step, items - 1));
+                const int slot = four.pair * pieces + min(first + part % COUNT, pieces - 1);
+                parts[m][of][part % COUNT] = load_of_block<CLUSTER>(
+                    (const float4 *)(slots + slot * SLOT + four.token * SLOT_LINE + four.row), of);
+            }
+#pragma unroll
+            for (int part = 0; part < MANY * CLUSTER * COUNT; ++part) {
+                const int m = part / CLUSTER / COUNT, of = part / COUNT % CLUSTER;
+                if (first + part % COUNT < pieces) {
+                    const float4 &from = parts[m][of][part % COUNT];
+                    sums[m][0] += from.x;
+                    sums[m][1] += from.y;
+                    sums[m][2] += from.z;
+                    sums[m][3] += from.w;
+                }
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < MANY; ++m) {
+            const Four four(i + m * step);
+            if (i + m * step < items)
+                store(p, four.token, (pair + four.pair) * PAIR_ROWS + four.row, sums[m]);
+        }
+    }
+}
+
+__device__ __forceinline__ void work(const Problem &p, int piece, int round) {
+    char *shared = shared_memory();
+    const int rank = rank_in_cluster<CLUSTER>();
+    const Share share(p, rank, piece, round);
+    const Vectors vectors(shared, Share::most_units(p));
+    float *slots = (float *)vectors.end(Share::most_units(p));
+    const Place at(vectors);
+    const Constants one(p.num_tokens);
+    Way way;
+    way.begin(share, share.first_pair);
+    Unit unit;
+    fill(p, share, way, at, unit);
+    if (EARLY) {
+        let_next_kernel_begin();
+        wait_for_kernels_before();
+    }
+    vectors.fill(p, share.first_unit, share.units);
+    __syncthreads();
+    Totals total;
+    clear(total);
+#pragma unroll 1
+    for (int pair = share.first_pair; pair < share.end_pair; pair += share.round) {
+        // After the last round, whatever there is.
+        const int next = min(pair + share.round, share.end_pair - 1);
+        if (way.is_done()) {
+            way.begin(share, next);
+            fill(p, share, way, at, unit);
+        } else {
+#pragma unroll 1
+            for (bool is_done = false; !is_done;) {
+                const int item = way.item, x_unit = way.unit;
+                way.step(share);
+                const bool leaves = way.item != item;
+                is_done = way.is_done();
+                if (is_done)
+                    way.begin(share, next);
+                aim(p, share, way, at, unit);
+                add_unit(p, one, vectors, at, x_unit, unit, total);
+                if (leaves)
+                    leave(at, slots + item * SLOT, total);
+            }
+        }
+        meet_cluster<CLUSTER>();
+        if (share.pieces <= 2)
+            add_up<3, 2>(p, share, rank, pair, slots);
+        else
+            add_up<1, 4>(p, share, rank, pair, slots);
+        meet_cluster_again<CLUSTER>();
+    }
+}
+
+extern "C" __global__ void
+#if CLUSTER > 1
+__cluster_dims__(CLUSTER, 1, 1)
+#endif
+__launch_bounds__(THREADS, 1)
+    quant_split(const u16 *x, u16 *y, const u16 *residual, const u16 *bias, const char *codes,
+                const char *high, const char *scales, const char *blocks, int num_tokens,
+                int num_rows, int num_units, int x_stride, int y_stride, int has_bias,
+                int has_residual, int piece, int round) {
+    work({x, y, residual, bias, codes, high, scales, blocks, num_tokens, num_rows, num_units,
+          x_stride, y_stride, has_bias, has_residual},
+         piece, round);
+}

@@ -1,0 +1,287 @@
+"""`quant_split.cu` for a format and a number of rows of x: products with quantised matrices.
+
+Columns are split among the blocks of threads of a cluster and their warps; weights go from memory
+right into registers, x lies in shared memory. `docs/lab/quant.md` has the counts.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from luce.engine.device import kernel_limits
+from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
+from luce.engine.ops.cuda.sources import compiled_kernel
+from luce.engine.quant_planes import QuantPlanes
+from luce.loaders.quant_formats import BLOCK, CodePlane, QuantFormat, ScaleKind
+
+_FILES = (
+    "quant_split_weights.cuh",
+    "quant_split_unit.cuh",
+    "quant_split_vectors.cuh",
+    "quant_split.cu",
+)
+_NAME = "quant_split"
+_PAIR_ROWS = 32
+_GROUPS = 8
+"""Of a unit, which is 32 rows by 256 columns."""
+_LINE_BYTES = BLOCK * 2
+_SLOT_BYTES = 36 * 4
+"""Of a row of x: sums of a piece, and room that keeps banks apart."""
+_WARPS = 8
+"""Of a block of threads, one a multiprocessor."""
+_MOST_UNITS = 1 << 25
+_NARROW = 5120
+"""Columns up to which two blocks of threads share a row; four beyond."""
+MOST_ROWS = 16
+"""Of x."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredScales:
+    """How a kind of scales lies in its plane.
+
+    Attributes:
+        number: the kernel's name for it.
+        group_bytes: of a group of 32 columns.
+        block_bytes: of an entry for 256 columns.
+    """
+
+    number: int
+    group_bytes: int
+    block_bytes: int = 0
+
+
+# Powers of two do not fit half precision.
+_SCALES = {
+    ScaleKind.HALF: _StoredScales(0, 2),
+    ScaleKind.HALF_OFFSET: _StoredScales(1, 4),
+    ScaleKind.BYTE_OFFSET: _StoredScales(2, 2, 4),
+    ScaleKind.BYTE: _StoredScales(3, 1, 2),
+    ScaleKind.SIXTEEN: _StoredScales(4, 2, 2),
+}
+_HIGH_PARTS = {None: 0, CodePlane.ONE: 1, CodePlane.TWO: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTiling:
+    """How the kernel is made: results are the same bits for all.
+
+    Attributes:
+        token_tiles: of 8 rows of x.
+        is_early: it starts, and reads weights, while the kernel before it ends.
+    """
+
+    token_tiles: int
+    is_early: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Rows of x."""
+        return 8 * self.token_tiles
+
+
+# Measured (docs/lab/quant.md): for up to so many rows of x.
+SPLIT_TILINGS: dict[int, SplitTiling] = {8: SplitTiling(1), MOST_ROWS: SplitTiling(2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the work on a matrix is cut: what the order of a sum depends on.
+
+    Attributes:
+        clusters: each with a run of row pairs, as even as can be.
+        blocks: of threads, of a cluster, each with a run of units of 256 columns.
+        pairs: most of a cluster.
+        units: most of a block of threads.
+        piece: units that a warp adds up by itself.
+    """
+
+    clusters: int
+    blocks: int
+    pairs: int
+    units: int
+    piece: int
+
+    @classmethod
+    def of(cls, form: QuantFormat, rows: int, columns: int, limits: KernelLimits) -> Cut:
+        """For a matrix on a GPU.
+
+        Raises:
+            ValueError: there is no room for its columns.
+        """
+        all_units, all_pairs = columns // BLOCK, -(-rows // _PAIR_ROWS)
+        blocks = min(2 if columns <= _NARROW else 4, all_units)
+        pairs = -(-all_pairs // min(_places(blocks, limits.processors), all_pairs))
+        most, least = -(-all_units // blocks), all_units // blocks
+        found: list[tuple[float, Cut]] = []
+        for piece in range(1, most + 1):
+            cut = cls(-(-all_pairs // pairs), blocks, pairs, most, piece)
+            # All blocks of a cluster have as many pieces.
+            if cut.pieces == -(-least // piece):
+                with suppress(ValueError):
+                    found.append((cut._steps(Room.of(form, cut, MOST_ROWS, limits)), cut))
+        if not found:
+            raise ValueError(f"there is no room for {columns} columns")
+        return min(found, key=lambda each: each[0])[1]
+
+    @property
+    def pieces(self) -> int:
+        """Of a pair, in a block of threads."""
+        return -(-self.units // self.piece)
+
+    def _steps(self, room: Room) -> float:
+        """Units that one warp goes through, and what rounds and pieces cost beside, in units."""
+        rounds = -(-self.pairs // room.round)
+        each = [min(room.round, self.pairs - first * room.round) for first in range(rounds)]
+        units = sum(-(-pairs * self.pieces // _WARPS) * self.piece for pairs in each)
+        return units + rounds + self.pieces / 10
+
+
+def _places(blocks: int, processors: int) -> int:
+    """Clusters of so many blocks that run side by side: not every group of multiprocessors of a
+    GPU divides by four, 132 of them have 30 places.
+    """
+    return max(1, processors // blocks * (10 if blocks > 2 else 11) // 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Shared memory of a block of threads.
+
+    Attributes:
+        round: row pairs whose pieces there is room for.
+        nbytes: all of it.
+    """
+
+    round: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, form: QuantFormat, cut: Cut, tokens: int, limits: KernelLimits) -> Room:
+        """The least that leaves no more rounds than the most would.
+
+        Raises:
+            ValueError: there is no room for a pair.
+        """
+        sums = 4 * _GROUPS if form.scale is ScaleKind.BYTE_OFFSET else 0
+        x = cut.units * (_LINE_BYTES + sums + 4)
+        slot = cut.pieces * _SLOT_BYTES
+        most = (limits.shared_bytes - tokens * x) // (tokens * slot)
+        if most < 1:
+            raise ValueError(f"{tokens} rows of {cut.units * BLOCK} columns leave no room")
+        rounds = -(-cut.pairs // most)
+        pairs = -(-cut.pairs // rounds)
+        return cls(pairs, tokens * (x + pairs * slot))
+
+
+def refusal(planes: QuantPlanes) -> str | None:
+    """Why these planes cannot be multiplied so, or None."""
+    if planes.format.scale not in _SCALES:
+        return f"not made for {planes.format.name}"
+    if planes.columns % BLOCK:
+        return f"made for columns in whole blocks of {BLOCK}"
+    if planes.rows * (planes.columns // BLOCK) > _MOST_UNITS:
+        return "made for smaller matrices"
+    try:
+        _cut(planes.format, planes.rows, planes.columns, kernel_limits(planes.codes.device))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def constants(form: QuantFormat, tiling: SplitTiling, blocks: int) -> dict[str, int]:
+    """What the kernel's text wants defined.
+
+    Args:
+        form: of the planes.
+        tiling: how the kernel is made.
+        blocks: of threads, of a cluster.
+    """
+    scales = _SCALES[form.scale]
+    table = bytes(value & 0xFF for value in form.table or (0,) * 16)
+    words = [int.from_bytes(table[i : i + 4], "little") for i in range(0, 16, 4)]
+    return {
+        **{f"SCALE_{kind.name}": each.number for kind, each in _SCALES.items()},
+        **{f"TABLE_{index}": word for index, word in enumerate(words)},
+        "SCALE": scales.number,
+        "GROUP_SCALE_BYTES": scales.group_bytes,
+        "BLOCK_BYTES": scales.block_bytes,
+        "CODES": form.codes.value,
+        "CODE_PARTS": form.codes.value // 4,
+        "HIGH": 0 if form.high is None else form.high.value,
+        "HIGH_PARTS": _HIGH_PARTS[form.high],
+        "TABLE": int(form.table is not None),
+        "ZERO": form.zero,
+        "TOKEN_TILES": tiling.token_tiles,
+        "WARPS": _WARPS,
+        "CLUSTER": blocks,
+        "EARLY": int(tiling.is_early),
+    }
+
+
+_cut = functools.cache(Cut.of)
+
+
+@functools.cache
+def _compiled(
+    form: QuantFormat, tiling: SplitTiling, blocks: int, shared_bytes: int
+) -> DeviceKernel:
+    launch = KernelLaunch(shared_bytes, tiling.is_early)
+    return compiled_kernel(_NAME, _FILES, constants(form, tiling, blocks), launch)
+
+
+def multiply(
+    planes: QuantPlanes,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    tiling: SplitTiling | None = None,
+) -> None:
+    """out = x W^T (+ bias) (+ residual).
+
+    Args:
+        planes: W [N, K] that `refusal` accepts.
+        x: bfloat16 [T, K], T at most `MOST_ROWS`; rows begin at multiples of 16 bytes.
+        out: bfloat16 [T, N], rows at any distance; may be the residual.
+        bias: bfloat16 [N].
+        residual: like `out`.
+        tiling: by default that of `SPLIT_TILINGS`.
+
+    Raises:
+        ValueError: there is no room for so many rows on this device.
+        RuntimeError: the device does not take the kernel.
+    """
+    if tiling is None:
+        tiling = next(each for most, each in SPLIT_TILINGS.items() if len(x) <= most)
+    limits = kernel_limits(x.device)
+    cut = _cut(planes.format, planes.rows, planes.columns, limits)
+    room = Room.of(planes.format, cut, tiling.tokens, limits)
+    kernel = _compiled(planes.format, tiling, cut.blocks, room.nbytes)
+    kernel(
+        (cut.clusters * cut.blocks, 1, 1),
+        (32 * _WARPS, 1, 1),
+        [
+            x,
+            out,
+            out if residual is None else residual,
+            x if bias is None else bias,
+            planes.codes,
+            planes.codes if planes.high is None else planes.high,
+            planes.scales,
+            planes.scales if planes.blocks is None else planes.blocks,
+            len(x),
+            planes.rows,
+            planes.columns // BLOCK,
+            x.stride(0),
+            out.stride(0),
+            int(bias is not None),
+            int(residual is not None),
+            cut.piece,
+            room.round,
+        ],
+    )

@@ -1,0 +1,107 @@
+// What quant_split.cu asks for beyond the rest: half precision, and clusters of blocks.
+
+#include "cuda_emulation.hpp"
+
+#include <map>
+
+#define __cluster_dims__(...)
+
+template <class A, class B> inline auto max(A a, B b) -> decltype(a + b) { return a < b ? b : a; }
+
+namespace emulation {
+
+// Half of the difference goes to the even one.
+inline u32 to_half(double value) {
+    u32 sign = std::signbit(value) ? 0x8000 : 0;
+    double size = std::fabs(value);
+    if (std::isnan(value))
+        return 0x7fff;
+    if (size >= 65520.0)
+        return sign | 0x7c00;
+    int exponent = size < std::ldexp(1.0, -14) ? -14 : std::ilogb(size);
+    u32 units = (u32)std::nearbyint(std::ldexp(size, 10 - exponent));
+    return sign | ((exponent + 14) * 1024 + units);
+}
+
+inline float number_of_half(u32 bits) { return half_to_float(bits & 0xffff); }
+
+template <class F> inline u32 each_half(F of) { return to_half(of(0)) | to_half(of(16)) << 16; }
+
+struct Cluster {
+    int arrived = 0, meetings = 0;
+    std::map<int, Block *> blocks;
+};
+inline std::map<int, Cluster> clusters;
+
+} // namespace emulation
+
+inline u32 pack_half(float low, float high) {
+    return emulation::to_half(low) | emulation::to_half(high) << 16;
+}
+
+inline u32 multiply_add_half(u32 a, u32 b, u32 c) {
+    return emulation::each_half([=](int at) {
+        return (double)half_to_float(a >> at & 0xffff) * half_to_float(b >> at & 0xffff) +
+               half_to_float(c >> at & 0xffff);
+    });
+}
+
+inline u32 multiply_half(u32 a, u32 b) { return multiply_add_half(a, b, 0x80008000u); }
+
+inline u32 subtract_half(u32 a, u32 b) { return multiply_add_half(b, 0xbc00bc00u, a); }
+
+inline u32 larger_of_each(u32 a, u32 b) {
+    return max(a & 0xffff, b & 0xffff) | max(a >> 16, b >> 16) << 16;
+}
+
+inline u32 most_of_warp(u32 number) {
+    float most = (float)number;
+    for (int bits = 1; bits < 32; bits *= 2)
+        most = max(most, of_lane_across(most, bits));
+    return (u32)most;
+}
+
+inline void multiply_halves(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    emulation::multiply_by(emulation::number_of_half, c, a0, a1, a2, a3, b0, b1);
+}
+
+inline uint4 load_vector(const char *from) {
+    if ((uintptr_t)from % 16)
+        emulation::fail("a load is not aligned");
+    emulation::check_range(from, 16);
+    return *(const uint4 *)from;
+}
+
+template <int BYTES> inline u32 load_word(const char *from) {
+    if ((uintptr_t)from % BYTES)
+        emulation::fail("a load is not aligned");
+    emulation::check_range(from, BYTES);
+    u32 word = 0;
+    std::memcpy(&word, from, BYTES);
+    return word;
+}
+
+template <int BLOCKS> inline int rank_in_cluster() {
+    emulation::clusters[blockIdx.x / BLOCKS].blocks[blockIdx.x % BLOCKS] = emulation::block;
+    return blockIdx.x % BLOCKS;
+}
+
+template <int BLOCKS> inline void meet_cluster() {
+    emulation::Cluster &mine = emulation::clusters[blockIdx.x / BLOCKS];
+    const int meeting = mine.meetings;
+    if (++mine.arrived == BLOCKS * (int)emulation::block->threads.size()) {
+        mine.arrived = 0;
+        ++mine.meetings;
+    }
+    do
+        emulation::meet(emulation::Waits::blocks);
+    while (mine.meetings == meeting);
+}
+
+template <int BLOCKS> inline void meet_cluster_again() { meet_cluster<BLOCKS>(); }
+
+template <int BLOCKS> inline float4 load_of_block(const float4 *at, int rank) {
+    const char *own = emulation::block->aligned;
+    return *(const float4 *)(emulation::clusters[blockIdx.x / BLOCKS].blocks[rank]->aligned +
+                             ((const char *)at - own));
+}

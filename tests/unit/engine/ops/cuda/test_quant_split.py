@@ -1,0 +1,178 @@
+"""The splitting kernel's own text, on the host: every type at odd sizes, and its independence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from luce.engine.device_kernel import KernelLimits
+from luce.engine.ops.cuda.quant_split import (
+    MOST_ROWS,
+    SPLIT_TILINGS,
+    Cut,
+    Room,
+    SplitTiling,
+    multiply,
+    refusal,
+)
+from luce.engine.ops.ref.quant_matmul import decode
+from luce.engine.quant_planes import QuantPlanes, repack
+from luce.loaders.quant_formats import QUANT_FORMATS, QuantFormat
+from luce.testing.quant_blocks import random_blocks
+from support.cuda_host import EmulationError, HostDevice
+
+TYPES = sorted(set(QUANT_FORMATS) - {"Q2_K", "Q3_K", "MXFP4"})
+SMALL = SplitTiling(2)
+TOLERANCE = 2e-3
+"""Results are bfloat16, which makes 1.7e-3 of it."""
+
+
+def made(type_name: str, rows: int, columns: int) -> QuantPlanes:
+    generator = torch.Generator().manual_seed(rows)
+    return repack(type_name, random_blocks(type_name, rows, columns, generator), rows, columns)
+
+
+def noise(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def product(planes: QuantPlanes, x: torch.Tensor, tiling: SplitTiling | None) -> torch.Tensor:
+    out = x.new_full((len(x), planes.rows), float("nan"))
+    multiply(planes, x, out, None, None, tiling)
+    return out
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found.double() - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_products(host: HostDevice, type_name: str) -> None:
+    planes, x = made(type_name, 77, 768), noise(13, 800)[:, :768]
+    assert refusal(planes) is None
+    wide = torch.full((13, 96), float("nan")).bfloat16()
+    bias, residual = noise(77, seed=2), noise(13, 96, seed=3)
+    multiply(planes, x, wide[:, 7:84], bias, residual[:, 7:84], SMALL)
+    expected = x.double() @ decode(planes).double().T + bias.double() + residual[:, 7:84].double()
+    assert error(wide[:, 7:84], expected) < TOLERANCE
+    assert wide[:, :7].isnan().all()
+    assert wide[:, 84:].isnan().all()
+    found = product(planes, x, SMALL)
+    host.backwards = True
+    assert torch.equal(product(planes, x, SMALL), found)
+
+
+def test_adds_in_place(host: HostDevice) -> None:
+    planes, x = made("Q4_K", 40, 512), noise(5, 512)
+    residual = noise(5, 40, seed=3)
+    wanted = residual.double() + x.double() @ decode(planes).double().T
+    multiply(planes, x, residual, None, residual, SMALL)
+    assert error(residual, wanted) < TOLERANCE
+
+
+@pytest.mark.parametrize("factor", [2.0**-100, 1e-3, 1e4, 2.0**100])
+def test_x_may_be_of_any_size(host: HostDevice, factor: float) -> None:
+    planes, x = made("Q4_K", 40, 512), noise(3, 512)
+    x[1] *= factor
+    x[2, 7] = 1e30
+    assert error(product(planes, x, SMALL)[1], x[1].double() @ decode(planes).double().T) < 3e-3
+    assert error(product(planes, x, SMALL), x.double() @ decode(planes).double().T) < TOLERANCE
+
+
+def test_rows_are_the_same_bits_whatever_their_number(host: HostDevice) -> None:
+    planes, x = made("Q4_K", 300, 1280), noise(MOST_ROWS, 1280)
+    together = product(planes, x, None)
+    assert error(together, x.double() @ decode(planes).double().T) < TOLERANCE
+    for count in (3, 8, 9):
+        others = torch.cat([x[: count - 1], 50 * noise(1, 1280, seed=count)])
+        assert torch.equal(product(planes, x[:count], None), together[:count])
+        assert torch.equal(product(planes, others, None)[:-1], together[: count - 1])
+
+
+def test_bits_depend_on_neither_rounds_nor_starting_early(
+    host: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes, x = made("Q5_K", 300, 1280), noise(15, 1280)
+    usual = product(planes, x, SMALL)
+    assert torch.equal(product(planes, x, SplitTiling(2, is_early=True)), usual)
+    real = Room.of
+
+    def small(form: QuantFormat, cut: Cut, tokens: int, limits: KernelLimits) -> Room:
+        room = real(form, cut, tokens, limits)
+        assert room.round > 2
+        return replace(room, round=2)
+
+    monkeypatch.setattr(Room, "of", small)
+    assert torch.equal(product(planes, x, SMALL), usual)
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        ("share.units);\n    __syncthreads();", "share.units);"),
+        ("meet_cluster<CLUSTER>();\n", ""),
+        ("unit.load(p, span, at.t);\n}", "}"),
+    ],
+    ids=["no barrier after x", "no barrier before sums", "nothing new"],
+)
+def test_what_is_wrong_is_seen(host: HostDevice, correct: str, wrong: str) -> None:
+    planes, x = made("Q4_K", 300, 1280), noise(13, 1280)
+    expected = x.double() @ decode(planes).double().T
+
+    def broken(text: str) -> str:
+        assert text.count(correct) == 1
+        return text.replace(correct, wrong)
+
+    host.edit = broken
+    found = []
+    for host.backwards in (False, True):
+        try:
+            found.append(error(product(planes, x, SMALL), expected))
+        except EmulationError:
+            found.append(float("nan"))
+    assert not all(each < TOLERANCE for each in found)
+
+
+def test_refuses_what_it_does_not_know(host: HostDevice) -> None:
+    for type_name in ("Q2_K", "Q3_K", "MXFP4"):
+        assert refusal(made(type_name, 4, 512)) == f"not made for {type_name}"
+    assert refusal(made("Q4_0", 4, 192)) == "made for columns in whole blocks of 256"
+    planes = made("Q4_0", 4, 256)
+    assert refusal(replace(planes, rows=1 << 25)) is None
+    assert refusal(replace(planes, rows=(1 << 25) + 1)) == "made for smaller matrices"
+    wide = refusal(replace(planes, columns=1 << 18))
+    assert wide == "there is no room for 262144 columns"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "cut", "rounds"),
+    [
+        (6144, 4096, Cut(64, 2, 3, 8, 1), 1),
+        (24576, 4096, Cut(64, 2, 12, 8, 4), 1),
+        (4096, 12288, Cut(26, 4, 5, 12, 4), 1),
+        (151936, 4096, Cut(66, 2, 72, 8, 4), 3),
+        (5120, 17408, Cut(27, 4, 6, 17, 5), 1),
+        (32, 256, Cut(1, 1, 1, 1, 1), 1),
+    ],
+)
+def test_the_cut_of_a_matrix(rows: int, columns: int, cut: Cut, rounds: int) -> None:
+    form, limits = QUANT_FORMATS["Q4_K"], KernelLimits(132, 227 << 10, 228 << 10)
+    assert Cut.of(form, rows, columns, limits) == cut
+    for tiling in SPLIT_TILINGS.values():
+        room = Room.of(form, cut, tiling.tokens, limits)
+        assert room.nbytes <= limits.shared_bytes
+    assert -(-cut.pairs // room.round) == rounds
+
+
+def test_columns_without_room_are_said_so() -> None:
+    limits = KernelLimits(132, 48 << 10, 64 << 10)
+    with pytest.raises(ValueError, match="there is no room for 12288 columns"):
+        Cut.of(QUANT_FORMATS["Q4_K"], 4096, 12288, limits)
+
+
+def test_tilings_serve_all_numbers_of_rows() -> None:
+    assert list(SPLIT_TILINGS) == sorted(SPLIT_TILINGS)
+    assert all(each.tokens >= most for most, each in SPLIT_TILINGS.items())
+    assert max(SPLIT_TILINGS) == MOST_ROWS
