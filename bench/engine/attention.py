@@ -85,7 +85,8 @@ class Batch:
         numbers = torch.arange(rows + 1, dtype=torch.int32, device="cuda")
         lens = torch.tensor(self.lens, dtype=torch.int32, device="cuda")
         pieces = torch.tensor(pieces_of(self.lens), dtype=torch.int32, device="cuda")
-        return AttentionTensors(tables.cuda(), numbers[1:], lens, numbers, rows, 0, pieces)
+        order = lens.argsort(descending=True, stable=True).int()
+        return AttentionTensors(tables.cuda(), numbers[1:], lens, numbers, rows, 0, order, pieces)
 
     def run(self, way: str) -> None:
         """All layers once."""
