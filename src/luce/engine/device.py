@@ -28,11 +28,7 @@ from luce.sizing.element_types import resolve_dtype_name
 from luce.sizing.host_memory import available_bytes, own_bytes
 
 _NAME = re.compile(r"(cpu|cuda|hip)(?::(\d{1,3}))?")
-_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class Device:
 
 
 def open_device(text: str) -> Device:
-    """Find the device a person named.
+    """Find the device a person named; on a GPU this thread works there from now on.
 
     Raises:
         UsageError: the text names no kind of device we know.
@@ -80,6 +76,8 @@ def _open_gpu(kind: str, index: int) -> Device:
     if index >= count:
         found = ", ".join(f"{kind}:{number}" for number in range(count)) or "none"
         raise PlacementError(f"no such device: {kind}:{index}; devices found: {found}")
+    # Kernels, streams and graphs are of the current device, which is the first one else.
+    torch.cuda.set_device(index)
     return Device(f"{kind}:{index}", torch.device("cuda", index))
 
 
@@ -283,6 +281,7 @@ def compile_kernel(source: str, name: str, launch: KernelLaunch = PLAIN_LAUNCH) 
     Raises:
         RuntimeError: the compiler or the device does not take it.
         AttributeError: this PyTorch cannot launch it so.
+        OSError: there is no compiler.
     """
     target = "{}{}a".format(*torch.cuda.get_device_capability()) if launch.is_specific else None
     kernel, most = _built_kernel(source, name, target, torch.cuda.current_device())

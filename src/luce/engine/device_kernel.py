@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
+_INT_END = 1 << 31
 
 
 class DeviceKernel(Protocol):
@@ -120,7 +121,7 @@ class EarlyKernel:
         Tensors are given as pointers, numbers as int, tensor maps as they are.
 
         Raises:
-            RuntimeError: the driver does not take it.
+            RuntimeError: the driver does not take it, or a number is too large.
         """
         values = [_argument(arg) for arg in args]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
@@ -143,4 +144,7 @@ def _argument(arg: object) -> ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctyp
     if isinstance(arg, ctypes.Array):
         return arg
     assert isinstance(arg, int)
+    # `c_int` would cut it, and the kernel read anywhere.
+    if not -_INT_END <= arg < _INT_END:
+        raise RuntimeError(f"a kernel takes no number as large as {arg}")
     return ctypes.c_int(arg)

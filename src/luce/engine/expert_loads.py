@@ -11,8 +11,9 @@ class ExpertLoads:
     """Counts that outlive a model's counters.
 
     Steps that try a model out count too, and weights that come back bring old counters with them:
-    so counters are set to zero before a model serves, and read before it leaves. Lanes of captured
-    steps that compute nothing are routed, and counted, as well.
+    so counters are set to zero before a model serves, and read before it leaves. Lanes and prompt
+    tokens that pad captured steps are routed, and counted, as well: so loads of a GPU are exact
+    only as far as steps are full.
     """
 
     def __init__(self) -> None:

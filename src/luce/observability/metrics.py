@@ -135,7 +135,8 @@ STATE_CHECKPOINTS_RESTORED = _worker_counter(
 )
 EXPERT_TOKENS = _worker_counter(
     "expert_tokens",
-    "Tokens that a mixture's experts have had, each as often as it was routed, in all layers.",
+    "Tokens that a mixture's experts have had, each as often as it was routed, in all layers; "
+    "what pads a step of a GPU counts too.",
 )
 EXPERT_IMBALANCE = _gauge(
     "expert_imbalance_ratio",

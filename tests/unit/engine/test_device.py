@@ -52,6 +52,7 @@ def build(monkeypatch: pytest.MonkeyPatch, cuda: str | None, hip: str | None, co
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
 
 
 def test_gpu_of_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +73,19 @@ def test_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     build(monkeypatch, "12.8", None, 0)
     with pytest.raises(PlacementError, match="devices found: none"):
         open_device("cuda:0")
+
+
+def test_a_gpu_that_is_opened_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    build(monkeypatch, "12.8", None, 3)
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    open_device("cpu")
+    assert current == []
+    with pytest.raises(PlacementError):
+        open_device("cuda:3")
+    assert current == []
+    open_device("cuda:1")
+    assert current == [1]
 
 
 def test_hip_devices_are_cuda_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

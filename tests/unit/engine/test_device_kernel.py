@@ -43,6 +43,15 @@ def test_what_the_driver_does_not_take_is_an_error() -> None:
         kernel((1, 1, 1), (32, 1, 1), [torch.zeros(1), 2])
 
 
+@pytest.mark.parametrize("number", [1 << 31, -(1 << 31) - 1])
+def test_numbers_are_not_cut(number: int) -> None:
+    driver = _Driver()
+    kernel = EarlyKernel(driver, ctypes.c_void_p(5), lambda: 0, 0)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="no number as large"):
+        kernel((1, 1, 1), (32, 1, 1), [torch.zeros(1), number])
+    assert driver.seen == []
+
+
 def test_structures_lie_as_in_the_drivers_header() -> None:
     assert ctypes.sizeof(LaunchAttribute) == 72
     assert LaunchAttribute.value.offset == 8

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 UNIT_TOKENS = 16
 CHUNK_UNITS = 24
 """Most of a piece. Fewer: more programs for few rows, more partial results to write."""
+MOST_TOKENS = UNIT_TOKENS << 16
+"""Of a context: a piece has 16 bits for its first unit."""
 
 
 def most_chunks(tokens: int) -> int:

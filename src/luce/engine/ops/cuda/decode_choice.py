@@ -6,11 +6,11 @@ import logging
 
 import torch
 
-from luce.engine.device import kernel_refusal
+from luce.engine.device import has_dependent_launch, kernel_refusal
 from luce.engine.ops.attention import AttentionBatch, AttentionTensors
 from luce.engine.ops.candidates import OpRequest
 from luce.engine.ops.cuda import decode_attention as kernel
-from luce.engine.ops.decode_pieces import pieces_of
+from luce.engine.ops.decode_pieces import MOST_TOKENS, pieces_of
 from luce.engine.ops.ref.attention import ReferenceAttention
 from luce.engine.ops.triton.paged_attention_decode import (
     DecodeAttention,
@@ -41,6 +41,10 @@ def _refusal(request: OpRequest) -> str | None:
     reason = kernel.refusal(request.heads, request.block_tokens) or kernel_refusal()
     if reason is not None:
         return reason
+    if not has_dependent_launch():
+        return "made for compute capability 9.0 and later"
+    if request.max_ctx > MOST_TOKENS:
+        return f"made for contexts of up to {MOST_TOKENS} tokens"
     facts = "decode_attention", request.heads, request.block_tokens
     return launch_refusal(facts, lambda: try_kernel(request))
 

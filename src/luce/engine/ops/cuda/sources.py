@@ -6,6 +6,7 @@ instructions: those are in `primitives.cuh`, which goes first where a GPU shall 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,7 +38,20 @@ def compiled_kernel(
         launch: how it is launched.
 
     Raises:
-        RuntimeError: the compiler or the device does not take it.
+        RuntimeError: there is no compiler, or it or the device does not take it.
         AttributeError: this PyTorch cannot launch it so.
     """
-    return compile_kernel(kernel_text([PRIMITIVES, *files], constants), name, launch)
+    text = kernel_text([PRIMITIVES, *files], constants)
+    try:
+        _need_no_toolkit()
+        return compile_kernel(text, name, launch)
+    except (OSError, ImportError, TypeError) as error:
+        raise RuntimeError(f"CUDA C++ cannot be compiled: {error}") from error
+
+
+def _need_no_toolkit() -> None:
+    """PyTorch's compiler asks where CUDA's headers are, of which no text here includes any."""
+    from torch.utils import cpp_extension
+
+    if cpp_extension.CUDA_HOME is None:
+        cpp_extension.CUDA_HOME = sys.prefix

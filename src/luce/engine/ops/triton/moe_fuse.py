@@ -28,6 +28,8 @@ from luce.loaders.quant_formats import GROUP
 _log = logging.getLogger(__name__)
 
 _MOST_GROUPS = 256
+_MOST_WORDS = 1 << 31
+"""Of all experts' codes: the second kernel counts them in 32 bits."""
 TILINGS: FewTilings = DEFAULT_TILINGS
 if torch.version.hip:
     # Off the compiler: more rows of the gate spill on gfx1100.
@@ -58,6 +60,8 @@ def _made(experts: ExpertMlp, gate_up: Linear | None, down: Linear | None) -> Fe
     inner, outer = experts.inner, experts.outer
     if max(inner.groups, outer.groups) > _MOST_GROUPS:
         return f"an expert's rows are longer than {_MOST_GROUPS * GROUP} columns"
+    if outer.planes.codes.numel() >= _MOST_WORDS:
+        return "the experts' matrices are larger than 32 bits can count"
     device = inner.planes.codes.device
     arrivals = torch.zeros(moe_choose.MOST_TOKENS, dtype=torch.int32, device=device)
     if gate_up is None or down is None:

@@ -262,6 +262,26 @@ def test_what_cannot_be_fused_says_why(
     assert two.planes is None
 
 
+def test_what_32_bits_cannot_count_is_not_fused(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    experts = QuantExperts(
+        planes_of("Q8_0", NUM_EXPERTS * 64, 32, device, 1)[0],
+        planes_of("Q8_0", NUM_EXPERTS * 32, 32, device, 2)[0],
+        NUM_EXPERTS,
+        silu_and_mul,
+    )
+    router = router_of(DeviceLinear(noise(NUM_EXPERTS, 32).to(device), None), device)
+    words = experts.outer.planes.codes.numel()
+    moe_fuse._say.cache_clear()
+    monkeypatch.setattr(moe_fuse, "_MOST_WORDS", words + 1)
+    assert few_tokens(experts, None, None, router) is not None
+    monkeypatch.setattr(moe_fuse, "_MOST_WORDS", words)
+    with caplog.at_level(logging.WARNING):
+        assert few_tokens(experts, None, None, router) is None
+    assert "larger than 32 bits can count" in caplog.text
+
+
 def test_a_kernel_that_does_not_start_is_not_used(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
