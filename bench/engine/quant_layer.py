@@ -13,10 +13,8 @@ import argparse
 
 import torch
 from bench.engine.gpu import graphed, timed
-from bench.engine.quant_products import SHAPES, Product, made, standing
+from bench.engine.quant_products import SHAPES, Product, made, own_kernels, standing
 
-from luce.engine.ops.cuda import quant_split
-from luce.engine.ops.cuda.quant_split import SplitTiling
 from luce.engine.ops.triton.gated_mlp import silu_and_mul
 from luce.engine.ops.triton.rms_norm import rms_norm
 from luce.engine.quant_planes import QuantPlanes
@@ -67,12 +65,6 @@ class Layers:
         return found
 
 
-def by_split(tokens: int, is_early: bool) -> Product:
-    """The splitting kernel's."""
-    tiling = SplitTiling(-(-tokens // 8), is_early)
-    return lambda planes, x, out: quant_split.multiply(planes, x, out, None, None, tiling)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--type", default="Q4_K")
@@ -81,9 +73,8 @@ def main() -> None:
     layers = Layers(options.type)
     products = layers.products()
     for tokens in map(int, options.rows.split(",")):
-        split = {f"split {way}": by_split(tokens, way == "early") for way in ("late", "early")}
-        more = split if tokens <= quant_split.MOST_ROWS else {}
-        for name, product in {**products, **more}.items():
+        own = own_kernels(layers.planes[0], tokens)
+        for name, product in {**products, **own}.items():
             print(f"{tokens:3} rows {layers.seconds(product, tokens) * 1e6:7.1f} us  {name}")
 
 

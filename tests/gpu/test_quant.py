@@ -7,10 +7,9 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from luce.engine.ops.cuda import quant_split, quant_stream  # noqa: E402
+from luce.engine.ops.cuda import quant_split  # noqa: E402
 from luce.engine.ops.cuda.quant_products import Kernel, kernel_fault  # noqa: E402
 from luce.engine.ops.cuda.quant_split import SplitTiling  # noqa: E402
-from luce.engine.ops.cuda.quant_stream import StreamTiling  # noqa: E402
 from luce.engine.ops.ref.quant_matmul import decode  # noqa: E402
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear  # noqa: E402
 from luce.engine.ops.triton.quant_tilings import DEFAULT_TILINGS  # noqa: E402
@@ -102,73 +101,7 @@ def test_replayed_as_a_graph(rows: int) -> None:
     assert torch.equal(captured, eager)
 
 
-STREAMED = sorted(set(TYPES) - {"Q2_K", "Q3_K"})
-
-
-def streamed(planes: QuantPlanes, x: torch.Tensor) -> torch.Tensor:
-    out = x.new_full((len(x), planes.rows), float("nan"))
-    quant_stream.multiply(planes, x, out, None, None)
-    return out
-
-
-@pytest.mark.parametrize("type_name", STREAMED)
-def test_streamed_products(type_name: str) -> None:
-    assert kernel_fault(Kernel.STREAM, QUANT_FORMATS[type_name], torch.device("cuda")) is None
-    planes = made(type_name, 1333, 1280)
-    for rows in (1, 8, 13, 32, 64):
-        x, wide = (
-            noise(rows, 1280),
-            torch.full((rows, 1400), float("nan"), device="cuda").bfloat16(),
-        )
-        bias, residual = noise(1333, seed=3), noise(rows, 1400, seed=4)
-        quant_stream.multiply(planes, x, wide[:, 7:1340], bias, residual[:, 7:1340])
-        expected = x.double() @ decode(planes).double().T + bias.double()
-        expected += residual[:, 7:1340].double()
-        assert ((wide[:, 7:1340].double() - expected).norm() / expected.norm()).item() < 2e-3
-        assert wide[:, :7].isnan().all()
-        assert wide[:, 1340:].isnan().all()
-
-
-@pytest.mark.parametrize("is_early", [False, True], ids=["after", "early"])
-@pytest.mark.parametrize("rows", [3, 16, 29, 64])
-@pytest.mark.parametrize("type_name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0"])
-def test_streamed_products_of_four_warps_together(
-    type_name: str, rows: int, is_early: bool
-) -> None:
-    planes, x = made(type_name, 4096, 1280), noise(rows, 1280)
-    tiles = next(each for each in (1, 2, 4, 8) if rows <= 8 * each)
-    tiling = StreamTiling(8, 2, tiles, is_early=is_early, is_together=True)
-    for _ in range(20):
-        out = x.new_full((rows, 4096), float("nan"))
-        quant_stream.multiply(planes, x, out, None, None, tiling)
-        assert error(out, x, planes) < 2e-3
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(4096, 4096), (24576, 4096), (4096, 12288)])
-def test_streamed_rows_are_the_same_bits_whatever_their_number(rows: int, columns: int) -> None:
-    planes, x = made("Q4_K", rows, columns), noise(64, columns)
-    together = streamed(planes, x)
-    assert error(together, x, planes) < 2e-3
-    for count in (1, 8, 9, 16, 17, 40):
-        assert torch.equal(streamed(planes, x[:count]), together[:count])
-    assert all(torch.equal(streamed(planes, x), together) for _ in range(50))
-
-
-def test_streamed_products_replayed_as_a_graph() -> None:
-    parts = [made("Q4_K", 4096, 1024), made("Q6_K", 640, 1024, seed=5)]
-    x = noise(16, 1024)
-    eager = [streamed(planes, x) for planes in parts]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = [streamed(planes, x) for planes in parts]
-    for _ in range(20):
-        for each in captured:
-            each.fill_(float("nan"))
-        graph.replay()
-        assert all(map(torch.equal, captured, eager))
-
-
-SPLIT = sorted(set(STREAMED) - {"MXFP4"})
+SPLIT = sorted(set(TYPES) - {"Q2_K", "Q3_K", "MXFP4"})
 
 
 def split(planes: QuantPlanes, x: torch.Tensor, tiling: SplitTiling | None = None) -> torch.Tensor:

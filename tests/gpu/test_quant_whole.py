@@ -52,3 +52,24 @@ def test_rows_are_the_same_bits_whatever_their_number(rows: int, columns: int) -
             again = x.new_full((count, rows), float("nan"))
             quant_whole.multiply(planes, x[:count], again, None, None)
             assert torch.equal(again, out[:count])
+
+
+def test_replayed_as_a_graph() -> None:
+    parts = [made("Q4_K", 4096, 1024), made("Q6_K", 1024, 4096)] * 2
+
+    def chained(x: torch.Tensor) -> torch.Tensor:
+        for planes in parts:
+            out = x.new_full((len(x), planes.rows), float("nan"))
+            quant_whole.multiply(planes, x / x.norm(), out, None, None)
+            x = out
+        return x
+
+    x = noise(40, 1024)
+    eager = chained(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chained(x)
+    for _ in range(20):
+        captured.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(captured, eager)

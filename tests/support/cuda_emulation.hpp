@@ -4,8 +4,9 @@
 // Threads are fibres. One runs until it meets others: a warp's product, or a barrier of the block.
 // Either whole warps run one after the other (a late barrier shows in what the first sees), or the
 // last comes first. Blocks run one after another, until they are done or wait for others: what they
-// leave for each other is always there in time, and its order is not tested. Dynamic shared memory begins as NaN, and so does the target
-// of an asynchronous copy, until the thread that began it has waited for its batch.
+// leave for each other is always there in time, and its order is not tested. Dynamic shared memory
+// begins as NaN, and so does the target of an asynchronous copy, until the thread that began it has
+// waited for its batch.
 
 #include <ucontext.h>
 
@@ -287,20 +288,10 @@ struct ThreadIndex {
 static ThreadIndex threadIdx;
 static Index blockIdx, gridDim;
 
-inline void wait_for_arrivals(const int *arrived, int count) {
-    while (*arrived < count)
-        emulation::meet(emulation::Waits::blocks);
-    emulation::meet(emulation::Waits::block);
-}
-
 inline void __syncthreads() { emulation::meet(emulation::Waits::block); }
 inline void __threadfence() {}
 inline int atomicAdd(int *at, int value) { return (*at += value) - value; }
 template <class T> inline T __ldcg(const T *at) { return *at; }
-template <class T> inline T __ldg(const T *at) {
-    emulation::check_range((const char *)at, sizeof(T));
-    return *at;
-}
 
 inline float __int_as_float(u32 bits) {
     float value;

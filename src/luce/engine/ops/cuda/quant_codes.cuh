@@ -73,21 +73,6 @@ struct Scales {
     }
 };
 
-// The offset of one group of a row, codes being 128 + q:  B - 128 S.
-__device__ __forceinline__ float offset_of(const Constants &one, const char *stage, int row,
-                                           int group) {
-    const char *at = stage + SCALES_AT + row * SCALE_BYTES + group * (SCALE_BYTES / GROUPS);
-#if SCALE == SCALE_HALF_OFFSET
-    u32 word = word_at(at);
-    return fmaf(half_to_float(word & 0xffff), -128.0f, half_to_float(word >> 16));
-#else
-    u32 word = *(const u16 *)at, block = word_at(stage + BLOCKS_AT + row * 4);
-    float d = half_to_float(block & 0xffff), minimum = half_to_float(block >> 16);
-    float scale = fmaf(d, one.long_byte(word, 0), -LONG * d);
-    return fmaf(scale, -128.0f, fmaf(-minimum, one.long_byte(word, 1), LONG * minimum));
-#endif
-}
-
 // What is stored of eight codes.
 struct RawCodes {
     u32 words[4];

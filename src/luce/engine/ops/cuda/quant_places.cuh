@@ -2,14 +2,6 @@
 
 typedef float Totals[ROW_TILES][TOKEN_TILES][4];
 
-__device__ __forceinline__ void add_scaled(float (&into)[4], const float (&c)[4], float above,
-                                           float below) {
-    into[0] = fmaf(above, c[0], into[0]);
-    into[1] = fmaf(above, c[1], into[1]);
-    into[2] = fmaf(below, c[2], into[2]);
-    into[3] = fmaf(below, c[3], into[3]);
-}
-
 // One thread's place: its rows are row + 16 tile and 8 more, its tokens token + 8 tile.
 struct Place {
     int quad, t, row, token;
@@ -49,15 +41,4 @@ __device__ __forceinline__ RawCodes raw_codes(const char *stage, const Place &at
     raw.load(stage + at.codes[group] + row * CODE_BYTES,
              stage + HIGH_AT + (at.row + row) * HIGH_BYTES + group * 4);
     return raw;
-}
-
-// A group's codes of all rows of a thread.
-__device__ __forceinline__ void load_codes(const Constants &one, const char *stage,
-                                           const Place &at, int group,
-                                           Codes (&codes)[ROW_TILES][2]) {
-#pragma unroll
-    for (int tile = 0; tile < ROW_TILES; ++tile)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-            codes[tile][half].make(one, raw_codes(stage, at, group, tile * 16 + half * 8), at.t);
 }

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
-from functools import partial
 
 import torch
 
-from luce.engine.ops.cuda import quant_split, quant_stream, quant_whole
+from luce.engine.ops.cuda import quant_split, quant_whole
 from luce.engine.ops.random_planes import random_planes
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.quant_planes import QuantPlanes
@@ -32,19 +31,16 @@ class Kernel(Enum):
 
     TRITON = "triton"
     SPLIT = "split"
-    STREAM = "stream"
     WHOLE = "whole"
 
 
 _MODULES = {
     Kernel.SPLIT: quant_split,
-    Kernel.STREAM: quant_stream,
     Kernel.WHOLE: quant_whole,
 }
 _TRIAL_ROWS = 300
 _TRIAL_COLUMNS = {
     Kernel.SPLIT: (1280, 6144),
-    Kernel.STREAM: (1024,),
     Kernel.WHOLE: (1024,),
 }
 """That take each way to cut a matrix once."""
@@ -78,28 +74,21 @@ def _difference(planes: QuantPlanes, tokens: int, multiply: Product) -> str | No
     return None if torch.equal(*found) else f"{tokens} rows differ from time to time"
 
 
-def _trials(kernel: Kernel) -> Iterator[tuple[int, Product]]:
+def _trial_rows(kernel: Kernel) -> list[int]:
     """Numbers of rows that take each of its tilings once."""
-    if kernel is Kernel.SPLIT:
-        for most in quant_split.SPLIT_TILINGS:
-            yield most - 3, quant_split.multiply
-        return
-    if kernel is Kernel.WHOLE:
-        for most in quant_whole.WHOLE_TILINGS:
-            yield most - 3, quant_whole.multiply
-        return
-    for tilings in quant_stream.STREAM_TILINGS.values():
-        for most, tiling in tilings.items():
-            yield most - 3, partial(quant_stream.multiply, tiling=tiling)
+    is_split = kernel is Kernel.SPLIT
+    most_rows = list(quant_split.SPLIT_TILINGS if is_split else quant_whole.WHOLE_TILINGS)
+    return [most - 3 for most in most_rows]
 
 
 def kernel_fault(kernel: Kernel, form: QuantFormat, device: torch.device) -> str | None:
     """Why a kernel is not to be trusted with a format, which it accepts, on a device, or None."""
+    multiply = _MODULES[kernel].multiply
     try:
         faults = (
-            _difference(random_planes(form, _TRIAL_ROWS, columns, device), tokens, product)
+            _difference(random_planes(form, _TRIAL_ROWS, columns, device), tokens, multiply)
             for columns in _TRIAL_COLUMNS[kernel]
-            for tokens, product in _trials(kernel)
+            for tokens in _trial_rows(kernel)
         )
         return next((fault for fault in faults if fault is not None), None)
     except (RuntimeError, AttributeError, ValueError) as error:

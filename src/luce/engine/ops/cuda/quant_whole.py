@@ -1,28 +1,21 @@
 """`quant_whole.cu` for a format and a tiling: products of dozens of rows with quantised matrices.
 
-The same line of units and ring as `quant_stream`, but codes become whole bfloat16 weights, rounded
-once from float32. `docs/lab/quant.md` has the figures.
+Weights and x come through a ring of shared memory that is filled asynchronously, some stages
+ahead; codes become whole bfloat16 weights, rounded once from float32. Blocks of threads share out
+all units of the matrix as one line. `docs/lab/quant.md` has the figures.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 
 from luce.engine.device import kernel_limits
-from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
-from luce.engine.ops.cuda import quant_stream
-from luce.engine.ops.cuda.quant_stream import (
-    SPAN,
-    Ring,
-    StreamLaunch,
-    StreamTiling,
-    Tilings,
-    arrivals,
-    stage_bytes,
-)
+from luce.engine.device_kernel import DeviceKernel, KernelLaunch
+from luce.engine.ops.cuda import quant_ring
+from luce.engine.ops.cuda.quant_ring import SPAN, Ring, RingTiling
 from luce.engine.ops.cuda.sources import compiled_kernel
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import QuantFormat
@@ -37,38 +30,26 @@ _FILES = (
     "quant_whole.cu",
 )
 _NAME = "quant_whole"
-_FLAG_BYTES = 16
-_LEAST_STAGES = 3
+_MOST_ROW_BLOCKS = 1 << 14
+_MOST_UNITS = 1 << 21
+"""Times blocks of threads, of which there are hundreds, they shall fit 32 bits."""
 _FULL = 0.9
 """Of a processor's places: so many taken are enough where no row block is cut unevenly then."""
 
-WHOLE_TILINGS: Tilings = {
-    32: StreamTiling(12, 1, 4, stages=4, is_early=True, is_together=True),
-    64: StreamTiling(12, 1, 8, stages=4, is_early=True, is_together=True),
+WHOLE_TILINGS: dict[int, RingTiling] = {
+    32: RingTiling(12, 1, 4, is_early=True),
+    64: RingTiling(12, 1, 8, is_early=True),
 }
+"""For up to so many rows of x. All have the same `bits_key`: a row's result is the same bits for
+every number of rows."""
 MOST_ROWS = max(WHOLE_TILINGS)
 """Of x."""
 
 
-def ring_of(form: QuantFormat, tiling: StreamTiling, limits: KernelLimits) -> Ring:
-    """The deepest ring of shared memory that fits.
-
-    Raises:
-        ValueError: too few stages fit.
-    """
-    stage = stage_bytes(form, tiling)
-    rest = _FLAG_BYTES + 2 * tiling.tokens * 2 * SPAN
-    stages = min(tiling.stages, (limits.shared_bytes_of(tiling.blocks) - rest) // stage)
-    if stages < _LEAST_STAGES:
-        raise ValueError(f"{tiling} leaves no room for enough stages of {form.name}")
-    return Ring(stages, stages * stage + rest)
-
-
-def constants(form: QuantFormat, tiling: StreamTiling, stages: int) -> dict[str, int]:
+def constants(form: QuantFormat, tiling: RingTiling, stages: int) -> dict[str, int]:
     """What the kernel's text wants defined."""
     return {
-        **quant_stream.constants(form, tiling, stages),
-        "HAS_OFFSET": 0,
+        **quant_ring.constants(form, tiling, stages),
         "WITH_OFFSET": int(form.has_offset),
         "WHOLE": 1,
     }
@@ -76,23 +57,50 @@ def constants(form: QuantFormat, tiling: StreamTiling, stages: int) -> dict[str,
 
 def refusal(planes: QuantPlanes) -> str | None:
     """Why these planes cannot be multiplied so, or None."""
-    return quant_stream.refusal(planes)
+    if not quant_ring.is_known(planes.format):
+        return f"not made for {planes.format.name}"
+    if planes.columns % SPAN:
+        return f"made for columns in whole spans of {SPAN}"
+    least = min(each.rows for each in WHOLE_TILINGS.values())
+    row_blocks = -(-planes.rows // least)
+    if row_blocks > _MOST_ROW_BLOCKS or row_blocks * (planes.columns // SPAN) > _MOST_UNITS:
+        return "made for smaller matrices"
+    return None
 
 
 @functools.cache
-def _compiled(form: QuantFormat, tiling: StreamTiling, ring: Ring) -> DeviceKernel:
+def _compiled(form: QuantFormat, tiling: RingTiling, ring: Ring) -> DeviceKernel:
     launch = KernelLaunch(ring.nbytes, tiling.is_early, is_specific=True)
     return compiled_kernel(_NAME, _FILES, constants(form, tiling, ring.stages), launch)
 
 
-def _launch(
-    planes: QuantPlanes, x: torch.Tensor, out: torch.Tensor, tiling: StreamTiling, processors: int
-) -> StreamLaunch:
-    """As few blocks of threads as leave all row blocks cut alike, where that is nearly all."""
-    launch = StreamLaunch.of(planes, x, out, tiling, processors)
-    row_blocks, places = -(-planes.rows // tiling.rows), processors * tiling.blocks
-    even = row_blocks * min(places // row_blocks, planes.columns // SPAN)
-    return replace(launch, grid=even) if even >= _FULL * places else launch
+@functools.cache
+def arrivals(device: torch.device) -> torch.Tensor:
+    """How many blocks of threads have left their part of each row block: 0 between launches."""
+    return torch.zeros(_MOST_ROW_BLOCKS, dtype=torch.int32, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How the line of units is shared out.
+
+    Attributes:
+        grid: blocks of threads.
+        partials: float32 elements for sums of row blocks that several of them have parts of.
+    """
+
+    grid: int
+    partials: int
+
+    @classmethod
+    def of(cls, rows: int, columns: int, tiling: RingTiling, processors: int) -> Share:
+        """As few blocks of threads as leave all row blocks cut alike, where that is nearly all."""
+        row_blocks, spans = -(-rows // tiling.rows), columns // SPAN
+        places = processors * tiling.blocks
+        most = min(places, row_blocks * spans)
+        even = row_blocks * min(places // row_blocks, spans)
+        partials = most * 2 * tiling.rows * tiling.tokens
+        return cls(even if even >= _FULL * places else most, partials)
 
 
 def multiply(
@@ -101,7 +109,7 @@ def multiply(
     out: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
-    tiling: StreamTiling | None = None,
+    tiling: RingTiling | None = None,
 ) -> None:
     """out = x W^T (+ bias) (+ residual).
 
@@ -113,7 +121,7 @@ def multiply(
         out: bfloat16 [T, N], rows at any distance; may be the residual.
         bias: bfloat16 [N].
         residual: like `out`.
-        tiling: with `is_together`; by default that of `WHOLE_TILINGS`.
+        tiling: by default that of `WHOLE_TILINGS`.
 
     Raises:
         ValueError: the tiling has no room on this device.
@@ -122,11 +130,11 @@ def multiply(
     if tiling is None:
         tiling = next(each for most, each in WHOLE_TILINGS.items() if len(x) <= most)
     limits = kernel_limits(x.device)
-    kernel = _compiled(planes.format, tiling, ring_of(planes.format, tiling, limits))
-    launch = _launch(planes, x, out, tiling, limits.processors)
-    partials = torch.empty(launch.partials, dtype=torch.float32, device=x.device)
+    kernel = _compiled(planes.format, tiling, Ring.of(planes.format, tiling, limits))
+    share = Share.of(planes.rows, planes.columns, tiling, limits.processors)
+    partials = torch.empty(share.partials, dtype=torch.float32, device=x.device)
     kernel(
-        (launch.grid, 1, 1),
+        (share.grid, 1, 1),
         (tiling.threads, 1, 1),
         [
             x,
@@ -139,7 +147,11 @@ def multiply(
             planes.scales if planes.blocks is None else planes.blocks,
             partials,
             arrivals(x.device),
-            *launch.numbers,
+            len(x),
+            planes.rows,
+            planes.columns // SPAN,
+            x.stride(0),
+            out.stride(0),
             int(bias is not None),
             int(residual is not None),
         ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from luce.engine.device_kernel import KernelLimits
-from luce.engine.ops.cuda import quant_split, quant_stream, quant_whole
+from luce.engine.ops.cuda import quant_split, quant_whole
 from support.cuda_host import COMPILER, SPLIT_HEADER, HostDevice
 
 PROCESSORS = 3
@@ -25,17 +25,16 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     limits = KernelLimits(PROCESSORS, 227 << 10, 228 << 10)
 
     def forget() -> None:
-        for module in (quant_split, quant_stream, quant_whole):
+        for module in (quant_split, quant_whole):
             module._compiled.cache_clear()
         quant_split._cut.cache_clear()
-        quant_stream.arrivals.cache_clear()
+        quant_whole.arrivals.cache_clear()
 
-    for module in (quant_split, quant_stream, quant_whole):
+    for module in (quant_split, quant_whole):
         monkeypatch.setattr(module, "compiled_kernel", device.compiled_kernel)
-    for module in (quant_stream, quant_whole):
-        monkeypatch.setattr(module, "kernel_limits", lambda _: limits)
+    monkeypatch.setattr(quant_whole, "kernel_limits", lambda _: limits)
     monkeypatch.setattr(quant_split, "kernel_limits", lambda _: replace(limits, processors=6))
     forget()
     yield device
-    assert not quant_stream.arrivals(torch.device("cpu")).any(), "counters are left as they were"
+    assert not quant_whole.arrivals(torch.device("cpu")).any(), "counters are left as they were"
     forget()

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from luce.engine.device_kernel import KernelLimits
-from luce.engine.ops.cuda.quant_stream import StreamTiling
+from luce.engine.ops.cuda.quant_ring import RingTiling
 from luce.engine.ops.cuda.quant_whole import (
     MOST_ROWS,
     WHOLE_TILINGS,
-    _launch,
+    Share,
     multiply,
     refusal,
-    ring_of,
 )
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.quant_planes import QuantPlanes, repack
 from luce.loaders.quant_formats import QUANT_FORMATS
 from luce.testing.quant_blocks import random_blocks
-from support.cuda_host import HostDevice
+from support.cuda_host import EmulationError, HostDevice
 
 TYPES = sorted(set(QUANT_FORMATS) - {"Q2_K", "Q3_K"})
-SMALL = StreamTiling(4, 1, 2, stages=3, is_early=True, is_together=True)
+SMALL = RingTiling(4, 1, 2, stages=3, is_early=True)
 """Of 64 rows by 16 rows of x."""
 TOLERANCE = 2.7e-3
 """Results are bfloat16, which makes 1.7e-3 of it, and so are weights."""
@@ -37,7 +37,7 @@ def noise(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-def product(planes: QuantPlanes, x: torch.Tensor, tiling: StreamTiling) -> torch.Tensor:
+def product(planes: QuantPlanes, x: torch.Tensor, tiling: RingTiling | None) -> torch.Tensor:
     out = x.new_full((len(x), planes.rows), float("nan"))
     multiply(planes, x, out, None, None, tiling)
     return out
@@ -91,15 +91,66 @@ def test_a_part_of_a_pair_is_not_seen(host: HostDevice) -> None:
 def test_row_blocks_are_cut_evenly_where_that_fills_the_processor(
     rows: int, columns: int, grid: int
 ) -> None:
-    planes = made("Q4_K", 32, 256)
-    x = torch.empty(64, columns)
-    wide = QuantPlanes(planes.format, rows, columns, planes.codes, None, planes.scales, None)
-    assert _launch(wide, x, torch.empty(64, 1), WHOLE_TILINGS[MOST_ROWS], 132).grid == grid
+    assert Share.of(rows, columns, WHOLE_TILINGS[MOST_ROWS], 132).grid == grid
 
 
-def test_a_ring_with_too_few_stages_is_refused() -> None:
-    limits = KernelLimits(132, 227 << 10, 228 << 10)
-    for tiling in WHOLE_TILINGS.values():
-        assert ring_of(QUANT_FORMATS["Q8_0"], tiling, limits).stages == tiling.stages
-    with pytest.raises(ValueError, match="no room"):
-        ring_of(QUANT_FORMATS["Q8_0"], StreamTiling(16, 2, 8, is_together=True), limits)
+def test_rows_are_the_same_bits_whatever_their_number(host: HostDevice) -> None:
+    planes, x = made("Q4_K", 300, 256), noise(MOST_ROWS, 256)
+    together = product(planes, x, None)
+    assert error(together, x.double() @ decode(planes).double().T) < TOLERANCE
+    for count in (3, 33):
+        others = torch.cat([x[: count - 1], 50 * noise(1, 256, seed=count)])
+        assert torch.equal(product(planes, x[:count], None), together[:count])
+        assert torch.equal(product(planes, others, None)[:-1], together[: count - 1])
+
+
+@pytest.mark.parametrize(
+    "tiling",
+    [RingTiling(4, 2, 2), RingTiling(8, 1, 4, stages=7), RingTiling(4, 2, 8, is_early=True)],
+    ids=str,
+)
+def test_bits_depend_on_the_rows_of_a_block_alone(host: HostDevice, tiling: RingTiling) -> None:
+    planes, x = made("Q5_K", 150, 512), noise(15, 512)
+    assert tiling.rows == 128
+    assert torch.equal(product(planes, x, tiling), product(planes, x, RingTiling(8, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        ("wait_for_copies<STAGES - 3>()", "wait_for_copies<STAGES - 1>()"),
+        ("wait_for_copies<STAGES - 2>();\n    __syncthreads();",
+         "wait_for_copies<STAGES - 2>();"),
+        ("matrix.copy(p, free_stage);", "matrix.copy(p, stage);"),
+    ],
+    ids=["no waiting", "no barrier before the first", "stage in use"],
+)  # fmt: skip
+def test_what_would_be_a_race_is_seen(host: HostDevice, correct: str, wrong: str) -> None:
+    """But for the barrier of each unit: on the host, warps that multiply together meet anyway."""
+    planes, x = made("Q4_K", 77, 768), noise(13, 768)
+    expected = x.double() @ decode(planes).double().T
+
+    def broken(text: str) -> str:
+        assert text.count(correct) == 1
+        return text.replace(correct, wrong)
+
+    host.edit = broken
+    found = []
+    for host.backwards in (False, True):
+        try:
+            found.append(error(product(planes, x, SMALL), expected))
+        except EmulationError:
+            found.append(float("nan"))
+    assert not all(each < TOLERANCE for each in found)
+
+
+def test_refuses_what_it_does_not_know() -> None:
+    assert refusal(made("Q2_K", 4, 512)) == "not made for Q2_K"
+    assert refusal(made("Q3_K", 4, 512)) == "not made for Q3_K"
+    assert refusal(made("Q4_0", 4, 192)) == "made for columns in whole spans of 128"
+    planes = made("Q4_0", 4, 256)
+    most = WHOLE_TILINGS[MOST_ROWS].rows << 14
+    assert refusal(replace(planes, rows=most)) is None
+    assert refusal(replace(planes, rows=most + 1)) == "made for smaller matrices"
+    assert refusal(replace(planes, rows=most // 2, columns=1 << 15)) is None
+    assert refusal(replace(planes, rows=most, columns=1 << 15)) == "made for smaller matrices"
