@@ -392,7 +392,6 @@ inline void multiply_together(float (&c)[EIGHTS][4], u32 a0, u32 a1, u32 a2, u32
 }
 
 inline void begin_products() {}
-inline void wait_for_products() {}
 inline void commit_products() {}
 template <int LEFT> inline void wait_for_batches() {}
 inline void show_to_products() {}
@@ -418,12 +417,6 @@ inline u16 float_to_bfloat16(float value) {
 
 inline u32 pack_bfloat16(float low, float high) {
     return float_to_bfloat16(low) | (u32)float_to_bfloat16(high) << 16;
-}
-
-inline u32 subtract_bfloat16(u32 left, u32 right) {
-    using emulation::from_bfloat16;
-    return pack_bfloat16(from_bfloat16(left & 0xffff) - from_bfloat16(right & 0xffff),
-                         from_bfloat16(left >> 16) - from_bfloat16(right >> 16));
 }
 
 inline void let_next_kernel_begin() {}

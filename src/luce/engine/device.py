@@ -239,11 +239,11 @@ def has_fp8_conversion() -> bool:
 
 
 def kernel_refusal(*, is_hopper: bool = False) -> str | None:
-    """Why `compile_kernel` cannot serve tensor-core kernels on bfloat16 (of Hopper), or None."""
+    """Why `compile_kernel` cannot serve kernels that start early (and are Hopper's), or None."""
     if torch.version.hip or not torch.cuda.is_available():
         return "made for NVIDIA GPUs"
-    if torch.cuda.get_device_capability()[0] < 8:
-        return "made for compute capability 8.0 and later"
+    if not has_dependent_launch():
+        return "made for compute capability 9.0 and later"
     if is_hopper and torch.cuda.get_device_capability() != (9, 0):
         return "made for compute capability 9.0"
     if not hasattr(torch.cuda, "_compile_kernel"):

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from luce.engine.device import has_dependent_launch, kernel_refusal
+from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionBatch, AttentionTensors
 from luce.engine.ops.candidates import OpRequest
 from luce.engine.ops.cuda import decode_attention as kernel
@@ -41,8 +41,6 @@ def _refusal(request: OpRequest) -> str | None:
     reason = kernel.refusal(request.heads, request.block_tokens) or kernel_refusal()
     if reason is not None:
         return reason
-    if not has_dependent_launch():
-        return "made for compute capability 9.0 and later"
     if request.max_ctx > MOST_TOKENS:
         return f"made for contexts of up to {MOST_TOKENS} tokens"
     facts = "decode_attention", request.heads, request.block_tokens

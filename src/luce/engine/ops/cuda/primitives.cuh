@@ -41,15 +41,6 @@ __device__ __forceinline__ u32 pack_bfloat16(float low, float high) {
     return word;
 }
 
-// left - right of each of two bfloat16.
-__device__ __forceinline__ u32 subtract_bfloat16(u32 left, u32 right) {
-    u32 word;
-    asm("{.reg .b32 minus; mov.b32 minus, 0xbf80bf80; fma.rn.bf16x2 %0, %2, minus, %1;}"
-        : "=r"(word)
-        : "r"(left), "r"(right));
-    return word;
-}
-
 // 16 bytes that are read once.
 __device__ __forceinline__ void load_once(u32 *to, const u16 *from) {
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -159,7 +150,7 @@ __device__ __forceinline__ u64 shared_matrix_after(u64 matrix, int bytes) {
 }
 
 // c += A B of four warps, or c = A B, for 8 to 64 columns. Each warp has 16 rows of A and c that
-// lie as in `multiply`, eight columns after eight. Until `wait_for_products` c and A's registers
+// lie as in `multiply`, eight columns after eight. Until `wait_for_batches` c and A's registers
 // are the tensor cores'.
 __device__ __forceinline__ void multiply_together(float (&c)[1][4], u32 a0, u32 a1, u32 a2,
                                                   u32 a3, u64 b, int adds) {
@@ -220,11 +211,6 @@ __device__ __forceinline__ void multiply_together(float (&c)[8][4], u32 a0, u32 
 // Registers written before may be multiplied, and added to, from now on.
 __device__ __forceinline__ void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void wait_for_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;\n"
-                 "wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
 // Products begun since the last call are one batch.

@@ -1,10 +1,4 @@
-// Codes, scales and offsets of a stage as the tensor cores and float32 sums take them.
-
-// Whether codes become weights with scale and offset (quant_weights.cuh): they stay 128 + q then,
-// and signed bytes stay words.
-#ifndef WHOLE
-#define WHOLE 0
-#endif
+// Codes of a stage as 128 + q, and their scales and offsets.
 
 __device__ __forceinline__ u32 word_at(const char *at) { return *(const u32 *)at; }
 
@@ -100,9 +94,9 @@ struct Codes {
 
     __device__ __forceinline__ void make(const Constants &one, const RawCodes &raw, int t) {
 #if CODES == 8
-        bytes(one, raw.words[0], raw.words[1]);
+        bytes(raw.words[0], raw.words[1]);
 #elif TABLE
-        looked_up(one, raw.words[0]);
+        looked_up(raw.words[0]);
 #elif HAS_TWO_SCALES
         halves(one, raw.words[0], raw.words[1], raw.words[2], raw.words[3], t);
 #else
@@ -117,41 +111,20 @@ struct Codes {
         for (int i = 1; i < 4; ++i)
             pairs[i] |= (top >> (4 * i - 4)) & 0x00100010u;
 #endif
-#if !HAS_OFFSET
-        remove_zero();
-#endif
 #endif
     }
 
-    __device__ __forceinline__ void remove_zero() {
-        if (WHOLE)
-            return;
-        const u32 zero = 0x43004300u + ZERO * 0x00010001u;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            pairs[i] = subtract_bfloat16(pairs[i], zero);
-    }
-
-    // Signed bytes of columns 0, 4, 1, 5 and 2, 6, 3, 7: without its sign's bit one is 128 + q as
-    // above, and the sign's bit makes 128 to be taken away again into 256.
-    __device__ __forceinline__ void bytes(const Constants &one, u32 low, u32 high) {
-        if (WHOLE) {
-            pairs[0] = low ^ 0x80808080u;
-            pairs[1] = high ^ 0x80808080u;
-            return;
-        }
-        u32 words[4] = {low, high, low >> 8, high >> 8};
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            pairs[i] = subtract_bfloat16((words[i] & 0x007f007fu) | one.code,
-                                         (words[i] & 0x00800080u) | one.code);
+    // Signed bytes of columns 0, 4, 1, 5 and 2, 6, 3, 7 stay words.
+    __device__ __forceinline__ void bytes(u32 low, u32 high) {
+        pairs[0] = low ^ 0x80808080u;
+        pairs[1] = high ^ 0x80808080u;
     }
 
     // Four-bit codes of columns 0, 2, 4, 6, 1, 3, 5, 7 through a table of signed bytes.
-    __device__ __forceinline__ void looked_up(const Constants &one, u32 word) {
+    __device__ __forceinline__ void looked_up(u32 word) {
         u32 index = word & 0x77777777u, upper = ((word >> 1) & 0x44444444u) | 0x32103210u;
         u32 even = picked(index, upper), odd = picked(index >> 16, upper >> 16);
-        bytes(one, __byte_perm(even, odd, 0x6420), __byte_perm(even, odd, 0x7531));
+        bytes(__byte_perm(even, odd, 0x6420), __byte_perm(even, odd, 0x7531));
     }
 
     // Which of the table's halves: the selectors' upper bits, a nibble each.
@@ -172,6 +145,5 @@ struct Codes {
         pairs[1] = ((first >> 4) & 0x000f000fu) | one.code | ((odd << 4) & 0x00300030u);
         pairs[2] = (second & 0x000f000fu) | one.code | (even & 0x00300030u);
         pairs[3] = ((second >> 4) & 0x000f000fu) | one.code | (odd & 0x00300030u);
-        remove_zero();
     }
 };

@@ -14,6 +14,7 @@ from enum import Enum
 
 import torch
 
+from luce.engine.device import kernel_refusal
 from luce.engine.ops.cuda import quant_split, quant_whole
 from luce.engine.ops.random_planes import random_planes
 from luce.engine.ops.ref.quant_matmul import decode
@@ -97,6 +98,9 @@ def kernel_fault(kernel: Kernel, form: QuantFormat, device: torch.device) -> str
 
 @functools.cache
 def _serves(kernel: Kernel, form: QuantFormat, device: torch.device) -> bool:
+    if kernel is Kernel.WHOLE and (reason := kernel_refusal(is_hopper=True)) is not None:
+        _log.info("%s products are not used: %s", kernel.value, reason)
+        return False
     reason = kernel_fault(kernel, form, device)
     if reason is not None:
         _log.warning("%s products with %s are not used: %s", kernel.value, form.name, reason)
@@ -114,7 +118,7 @@ class QuantProducts:
         self._choice = CHOICE if choice is None else choice
 
     def takes(self, planes: QuantPlanes, x: torch.Tensor) -> bool:
-        """Whether one was chosen for so many rows, and knows the codes."""
+        """Whether one was chosen for so many rows, knows the codes, and serves here."""
         kernel = self._kernel(len(x))
         if kernel is Kernel.TRITON:
             return False

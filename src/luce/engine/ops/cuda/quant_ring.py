@@ -9,38 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from luce.engine.device_kernel import KernelLimits
-from luce.loaders.quant_formats import CodePlane, QuantFormat, ScaleKind
+from luce.engine.ops.cuda.quant_operands import SCALES, code_parts, format_constants
+from luce.loaders.quant_formats import QuantFormat
 
 SPAN = 128
 """Columns of a stage."""
+_GROUPS = 4
+"""Of a row, in a stage."""
 _FLAG_BYTES = 16
 _LEAST_STAGES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredScales:
-    """How a kind of scales lies in a stage.
-
-    Attributes:
-        number: the kernel's name for it.
-        stage_bytes: of a row's four groups.
-        block_bytes: of an entry for 256 columns.
-    """
-
-    number: int
-    stage_bytes: int
-    block_bytes: int = 0
-
-
-_SCALES = {
-    ScaleKind.HALF: _StoredScales(0, 8),
-    ScaleKind.HALF_OFFSET: _StoredScales(1, 16),
-    ScaleKind.BYTE_OFFSET: _StoredScales(2, 8, 4),
-    ScaleKind.POWER: _StoredScales(3, 4),
-    ScaleKind.BYTE: _StoredScales(4, 4, 2),
-    ScaleKind.SIXTEEN: _StoredScales(5, 8, 2),
-}
-_HIGH_PARTS = {None: 0, CodePlane.ONE: 1, CodePlane.TWO: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +63,10 @@ class RingTiling:
         return 32 * self.row_warps
 
 
-def is_known(form: QuantFormat) -> bool:
-    """Whether a stage can hold the format's scales."""
-    return form.scale in _SCALES
-
-
 def stage_bytes(form: QuantFormat, tiling: RingTiling) -> int:
     """Of shared memory, for a unit of the matrix and x."""
-    scales, code_parts = _SCALES[form.scale], form.codes.value // 4
-    line = 64 * code_parts + 16 * _HIGH_PARTS[form.high] + scales.stage_bytes
+    scales, (low, high) = SCALES[form.scale], code_parts(form)
+    line = 64 * low + 16 * high + _GROUPS * scales.group_bytes
     return tiling.rows * (line + (4 if scales.block_bytes else 0)) + tiling.tokens * 2 * SPAN
 
 
@@ -127,29 +99,14 @@ class Ring:
 
 def constants(form: QuantFormat, tiling: RingTiling, stages: int) -> dict[str, int]:
     """What the text of the stages, and of codes in them, wants defined."""
-    scales = _SCALES[form.scale]
-    table = bytes(value & 0xFF for value in form.table or (0,) * 16)
-    words = [int.from_bytes(table[i : i + 4], "little") for i in range(0, 16, 4)]
     return {
-        **{f"SCALE_{kind.name}": each.number for kind, each in _SCALES.items()},
-        **{f"TABLE_{index}": word for index, word in enumerate(words)},
-        "SCALE": scales.number,
-        "SCALE_BYTES": scales.stage_bytes,
-        "BLOCK_BYTES": scales.block_bytes,
-        "CODES": form.codes.value,
-        "CODE_PARTS": form.codes.value // 4,
-        "HIGH": 0 if form.high is None else form.high.value,
-        "HIGH_PARTS": _HIGH_PARTS[form.high],
-        "TABLE": int(form.table is not None),
-        "ZERO": form.zero,
-        # Offsets go into weights: no sums of x are kept beside the stages.
-        "HAS_OFFSET": 0,
+        **format_constants(form),
+        "SCALE_BYTES": _GROUPS * SCALES[form.scale].group_bytes,
+        "HAS_OFFSET": int(form.has_offset),
         "ROW_WARPS": tiling.row_warps,
         "ROW_TILES": tiling.row_tiles,
         "TOKEN_TILES": tiling.token_tiles,
-        "TOKEN_WARPS": 1,
         "BLOCKS": tiling.blocks,
         "EARLY": int(tiling.is_early),
-        "TOGETHER": 1,
         "STAGES": stages,
     }

@@ -14,9 +14,15 @@ import torch
 
 from luce.engine.device import kernel_limits
 from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
+from luce.engine.ops.cuda.quant_operands import (
+    SCALES,
+    format_constants,
+    number_operands,
+    tensor_operands,
+)
 from luce.engine.ops.cuda.sources import compiled_kernel
 from luce.engine.quant_planes import QuantPlanes
-from luce.loaders.quant_formats import BLOCK, CodePlane, QuantFormat, ScaleKind
+from luce.loaders.quant_formats import BLOCK, QuantFormat, ScaleKind
 
 _FILES = (
     "quant_split_weights.cuh",
@@ -38,32 +44,6 @@ _NARROW = 5120
 """Columns up to which two blocks of threads share a row; four beyond."""
 MOST_ROWS = 16
 """Of x."""
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredScales:
-    """How a kind of scales lies in its plane.
-
-    Attributes:
-        number: the kernel's name for it.
-        group_bytes: of a group of 32 columns.
-        block_bytes: of an entry for 256 columns.
-    """
-
-    number: int
-    group_bytes: int
-    block_bytes: int = 0
-
-
-# Powers of two do not fit half precision.
-_SCALES = {
-    ScaleKind.HALF: _StoredScales(0, 2),
-    ScaleKind.HALF_OFFSET: _StoredScales(1, 4),
-    ScaleKind.BYTE_OFFSET: _StoredScales(2, 2, 4),
-    ScaleKind.BYTE: _StoredScales(3, 1, 2),
-    ScaleKind.SIXTEEN: _StoredScales(4, 2, 2),
-}
-_HIGH_PARTS = {None: 0, CodePlane.ONE: 1, CodePlane.TWO: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +160,8 @@ class Room:
 
 def refusal(planes: QuantPlanes) -> str | None:
     """Why these planes cannot be multiplied so, or None."""
-    if planes.format.scale not in _SCALES:
+    # Powers of two do not fit half precision.
+    if planes.format.scale not in SCALES or planes.format.scale is ScaleKind.POWER:
         return f"not made for {planes.format.name}"
     if planes.columns % BLOCK:
         return f"made for columns in whole blocks of {BLOCK}"
@@ -201,21 +182,9 @@ def constants(form: QuantFormat, tiling: SplitTiling, blocks: int) -> dict[str, 
         tiling: how the kernel is made.
         blocks: of threads, of a cluster.
     """
-    scales = _SCALES[form.scale]
-    table = bytes(value & 0xFF for value in form.table or (0,) * 16)
-    words = [int.from_bytes(table[i : i + 4], "little") for i in range(0, 16, 4)]
     return {
-        **{f"SCALE_{kind.name}": each.number for kind, each in _SCALES.items()},
-        **{f"TABLE_{index}": word for index, word in enumerate(words)},
-        "SCALE": scales.number,
-        "GROUP_SCALE_BYTES": scales.group_bytes,
-        "BLOCK_BYTES": scales.block_bytes,
-        "CODES": form.codes.value,
-        "CODE_PARTS": form.codes.value // 4,
-        "HIGH": 0 if form.high is None else form.high.value,
-        "HIGH_PARTS": _HIGH_PARTS[form.high],
-        "TABLE": int(form.table is not None),
-        "ZERO": form.zero,
+        **format_constants(form),
+        "GROUP_SCALE_BYTES": SCALES[form.scale].group_bytes,
         "TOKEN_TILES": tiling.token_tiles,
         "WARPS": _WARPS,
         "CLUSTER": blocks,
@@ -266,21 +235,8 @@ def multiply(
         (cut.clusters * cut.blocks, 1, 1),
         (32 * _WARPS, 1, 1),
         [
-            x,
-            out,
-            out if residual is None else residual,
-            x if bias is None else bias,
-            planes.codes,
-            planes.codes if planes.high is None else planes.high,
-            planes.scales,
-            planes.scales if planes.blocks is None else planes.blocks,
-            len(x),
-            planes.rows,
-            planes.columns // BLOCK,
-            x.stride(0),
-            out.stride(0),
-            int(bias is not None),
-            int(residual is not None),
+            *tensor_operands(planes, x, out, bias, residual),
+            *number_operands(planes, x, out, bias, residual, BLOCK),
             cut.piece,
             room.round,
         ],

@@ -12,8 +12,6 @@
 // Scales are few bits and codes unsigned: they need no zero, and one instruction.
 #define IS_INTEGER (SCALE == SCALE_BYTE_OFFSET)
 #define HAS_TWO_SCALES (SCALE == SCALE_SIXTEEN)
-#define HAS_BYTES (CODES == 8 || TABLE)
-#define HAS_HIGH (HIGH > 0)
 
 // What the compiler must not take for a constant, or it would not leave it in a register: an
 // instruction has room for one constant.

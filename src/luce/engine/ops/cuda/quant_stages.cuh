@@ -1,12 +1,11 @@
-// Stages of shared memory that quant_stream.cu and quant_whole.cu multiply from, and what fills
-// them.
+// Stages of shared memory that quant_whole.cu multiplies from, and what fills them.
 
 #define SPAN 128
 #define GROUPS 4
 #define SPANS_OF_BLOCK 2
-#define TOKENS (TOKEN_WARPS * TOKEN_TILES * 8)
+#define TOKENS (TOKEN_TILES * 8)
 #define ROWS (ROW_WARPS * ROW_TILES * 16)
-#define WARPS (ROW_WARPS * TOKEN_WARPS)
+#define WARPS ROW_WARPS
 #define THREADS (WARPS * 32)
 
 // Of a stage, in bytes.
@@ -19,12 +18,10 @@
 #define BLOCKS_AT (SCALES_AT + ROWS * SCALE_BYTES)
 #define X_AT (BLOCKS_AT + (BLOCK_BYTES ? ROWS * 4 : 0))
 #define STAGE_BYTES (X_AT + TOKENS * X_LINE)
-// After the ring: two turns' x as products of four warps want it, of its sums, and a flag.
+// After the ring: two turns' x as products of four warps want it, and a flag.
 #define ARRANGED_AT (STAGES * STAGE_BYTES)
-#define ARRANGED_BYTES (TOGETHER * TOKENS * X_LINE)
-#define SUMS_AT (ARRANGED_AT + 2 * ARRANGED_BYTES)
-#define SUM_BYTES (HAS_OFFSET * TOKENS * GROUPS * 4)
-#define FLAG_AT (SUMS_AT + 2 * SUM_BYTES)
+#define ARRANGED_BYTES (TOKENS * X_LINE)
+#define FLAG_AT (ARRANGED_AT + 2 * ARRANGED_BYTES)
 
 #define PARTS (ROW_TILES * TOKEN_TILES)
 #define HAS_TWO_SCALES (SCALE == SCALE_SIXTEEN)

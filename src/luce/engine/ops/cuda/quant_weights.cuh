@@ -10,7 +10,7 @@ struct Affine {
                                       int half) {
         scale = stored.scale(one, group, half);
         // Of 128 + q.
-        low = WITH_OFFSET ? stored.offset(one, group, scale) : scale * -(128.0f + ZERO);
+        low = HAS_OFFSET ? stored.offset(one, group, scale) : scale * -(128.0f + ZERO);
         if (SIGNED_BYTES) {
             low = fmaf(scale, -32768.0f, low);
             return;

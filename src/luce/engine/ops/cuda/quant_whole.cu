@@ -1,6 +1,7 @@
-// Matrix of quantised rows times dozens of vectors: as quant_stream.cu, whose line of units this
-// takes, but codes become whole weights in registers (quant_weights.cuh), four warps multiply them
-// together, and tensor cores sum over all columns: nothing is left to do once products are begun.
+// Matrix of quantised rows times dozens of vectors. All units, of some rows by a span of columns,
+// are one line that blocks of threads share out (quant_shares.cuh). Codes become whole weights in
+// registers (quant_weights.cuh), four warps multiply them together, and tensor cores sum over all
+// columns: nothing is left to do once products are begun.
 //
 // Codes are read two groups, weights made one group ahead of their products; x is arranged a unit
 // ahead.

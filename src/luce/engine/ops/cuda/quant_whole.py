@@ -14,8 +14,8 @@ import torch
 
 from luce.engine.device import kernel_limits
 from luce.engine.device_kernel import DeviceKernel, KernelLaunch
-from luce.engine.ops.cuda import quant_ring
-from luce.engine.ops.cuda.quant_ring import SPAN, Ring, RingTiling
+from luce.engine.ops.cuda.quant_operands import SCALES, number_operands, tensor_operands
+from luce.engine.ops.cuda.quant_ring import SPAN, Ring, RingTiling, constants
 from luce.engine.ops.cuda.sources import compiled_kernel
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import QuantFormat
@@ -46,18 +46,9 @@ MOST_ROWS = max(WHOLE_TILINGS)
 """Of x."""
 
 
-def constants(form: QuantFormat, tiling: RingTiling, stages: int) -> dict[str, int]:
-    """What the kernel's text wants defined."""
-    return {
-        **quant_ring.constants(form, tiling, stages),
-        "WITH_OFFSET": int(form.has_offset),
-        "WHOLE": 1,
-    }
-
-
 def refusal(planes: QuantPlanes) -> str | None:
     """Why these planes cannot be multiplied so, or None."""
-    if not quant_ring.is_known(planes.format):
+    if planes.format.scale not in SCALES:
         return f"not made for {planes.format.name}"
     if planes.columns % SPAN:
         return f"made for columns in whole spans of {SPAN}"
@@ -137,22 +128,9 @@ def multiply(
         (share.grid, 1, 1),
         (tiling.threads, 1, 1),
         [
-            x,
-            out,
-            out if residual is None else residual,
-            x if bias is None else bias,
-            planes.codes,
-            planes.codes if planes.high is None else planes.high,
-            planes.scales,
-            planes.scales if planes.blocks is None else planes.blocks,
+            *tensor_operands(planes, x, out, bias, residual),
             partials,
             arrivals(x.device),
-            len(x),
-            planes.rows,
-            planes.columns // SPAN,
-            x.stride(0),
-            out.stride(0),
-            int(bias is not None),
-            int(residual is not None),
+            *number_operands(planes, x, out, bias, residual, SPAN),
         ],
     )

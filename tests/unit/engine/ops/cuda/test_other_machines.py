@@ -1,4 +1,4 @@
-"""Attention in CUDA C++ on machines it is not for: refused or tried, said so; never an error."""
+"""Kernels of CUDA C++ on machines it is not for: refused or tried, said so; never an error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch.utils import cpp_extension
 
 from luce.engine import device
+from luce.engine.ops import select
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.candidates import OpRequest
 from luce.engine.ops.cuda import prefill_attention
@@ -72,7 +73,7 @@ def assert_all_is_left_to_triton(request: OpRequest = REQUEST) -> None:
     ("machine", "reason"),
     [
         (Machine((11, 0), hip="6.4"), "made for NVIDIA GPUs"),
-        (Machine((7, 5)), "made for compute capability 8.0 and later"),
+        (Machine((7, 5)), "made for compute capability 9.0"),
         (Machine((8, 0)), "made for compute capability 9.0"),
         (Machine((8, 6)), "made for compute capability 9.0"),
         (Machine((8, 9)), "made for compute capability 9.0"),
@@ -85,6 +86,7 @@ def test_what_the_processor_lacks_is_not_even_compiled(
     pretend(machine)
     with caplog.at_level(logging.INFO):
         assert_all_is_left_to_triton()
+    assert reason in str(select._cuda_refusal(REQUEST)), "products too"
     assert machine.compiled == []
     assert caplog.text.count(reason) == 2
     assert not [each for each in caplog.records if each.levelno > logging.INFO]

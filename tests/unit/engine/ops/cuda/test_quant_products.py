@@ -26,9 +26,25 @@ FEW = {4: Kernel.TRITON, 8: Kernel.SPLIT, 13: Kernel.WHOLE}
 def small(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     """The host, one small tiling for all, and nothing tried yet."""
     monkeypatch.setattr(quant_whole, "WHOLE_TILINGS", {16: RingTiling(4, 1, 2)})
+    monkeypatch.setattr(quant_products, "kernel_refusal", lambda **_: None)
     quant_products._serves.cache_clear()
     yield host
     quant_products._serves.cache_clear()
+
+
+def test_only_hopper_multiplies_by_whole_weights(
+    small: HostDevice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not compiled elsewhere; columns are split on later processors too."""
+    monkeypatch.setattr(
+        quant_products, "kernel_refusal", lambda is_hopper: "of another year" if is_hopper else None
+    )
+    products = QuantProducts(FEW)
+    with caplog.at_level(logging.INFO):
+        assert not products.takes(made("Q4_K"), noise(12))
+    assert caplog.messages == ["whole products are not used: of another year"]
+    assert quant_whole._compiled.cache_info().currsize == 0
+    assert products.takes(made("Q4_K"), noise(7))
 
 
 def made(type_name: str, rows: int = 40, columns: int = 512) -> QuantPlanes:

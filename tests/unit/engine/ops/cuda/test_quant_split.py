@@ -17,11 +17,10 @@ from luce.engine.ops.cuda.quant_split import (
     multiply,
     refusal,
 )
-from luce.engine.ops.ref.quant_matmul import decode
-from luce.engine.quant_planes import QuantPlanes, repack
+from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import QUANT_FORMATS, QuantFormat
-from luce.testing.quant_blocks import random_blocks
-from support.cuda_host import EmulationError, HostDevice
+from support.cuda_host import HostDevice
+from support.quant_cases import error, errors_with, exact, made, noise
 
 TYPES = sorted(set(QUANT_FORMATS) - {"Q2_K", "Q3_K", "MXFP4"})
 SMALL = SplitTiling(2)
@@ -29,23 +28,10 @@ TOLERANCE = 2e-3
 """Results are bfloat16, which makes 1.7e-3 of it."""
 
 
-def made(type_name: str, rows: int, columns: int) -> QuantPlanes:
-    generator = torch.Generator().manual_seed(rows)
-    return repack(type_name, random_blocks(type_name, rows, columns, generator), rows, columns)
-
-
-def noise(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
 def product(planes: QuantPlanes, x: torch.Tensor, tiling: SplitTiling | None) -> torch.Tensor:
     out = x.new_full((len(x), planes.rows), float("nan"))
     multiply(planes, x, out, None, None, tiling)
     return out
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found.double() - expected).norm() / expected.norm()).item()
 
 
 @pytest.mark.parametrize("type_name", TYPES)
@@ -55,7 +41,7 @@ def test_products(host: HostDevice, type_name: str) -> None:
     wide = torch.full((13, 96), float("nan")).bfloat16()
     bias, residual = noise(77, seed=2), noise(13, 96, seed=3)
     multiply(planes, x, wide[:, 7:84], bias, residual[:, 7:84], SMALL)
-    expected = x.double() @ decode(planes).double().T + bias.double() + residual[:, 7:84].double()
+    expected = exact(planes, x) + bias.double() + residual[:, 7:84].double()
     assert error(wide[:, 7:84], expected) < TOLERANCE
     assert wide[:, :7].isnan().all()
     assert wide[:, 84:].isnan().all()
@@ -67,7 +53,7 @@ def test_products(host: HostDevice, type_name: str) -> None:
 def test_adds_in_place(host: HostDevice) -> None:
     planes, x = made("Q4_K", 40, 512), noise(5, 512)
     residual = noise(5, 40, seed=3)
-    wanted = residual.double() + x.double() @ decode(planes).double().T
+    wanted = residual.double() + exact(planes, x)
     multiply(planes, x, residual, None, residual, SMALL)
     assert error(residual, wanted) < TOLERANCE
 
@@ -77,14 +63,14 @@ def test_x_may_be_of_any_size(host: HostDevice, factor: float) -> None:
     planes, x = made("Q4_K", 40, 512), noise(3, 512)
     x[1] *= factor
     x[2, 7] = 1e30
-    assert error(product(planes, x, SMALL)[1], x[1].double() @ decode(planes).double().T) < 3e-3
-    assert error(product(planes, x, SMALL), x.double() @ decode(planes).double().T) < TOLERANCE
+    assert error(product(planes, x, SMALL)[1], exact(planes, x[1])) < 3e-3
+    assert error(product(planes, x, SMALL), exact(planes, x)) < TOLERANCE
 
 
 def test_rows_are_the_same_bits_whatever_their_number(host: HostDevice) -> None:
     planes, x = made("Q4_K", 300, 1280), noise(MOST_ROWS, 1280)
     together = product(planes, x, None)
-    assert error(together, x.double() @ decode(planes).double().T) < TOLERANCE
+    assert error(together, exact(planes, x)) < TOLERANCE
     for count in (3, 8, 9):
         others = torch.cat([x[: count - 1], 50 * noise(1, 1280, seed=count)])
         assert torch.equal(product(planes, x[:count], None), together[:count])
@@ -119,19 +105,9 @@ def test_bits_depend_on_neither_rounds_nor_starting_early(
 )
 def test_what_is_wrong_is_seen(host: HostDevice, correct: str, wrong: str) -> None:
     planes, x = made("Q4_K", 300, 1280), noise(13, 1280)
-    expected = x.double() @ decode(planes).double().T
+    expected = exact(planes, x)
 
-    def broken(text: str) -> str:
-        assert text.count(correct) == 1
-        return text.replace(correct, wrong)
-
-    host.edit = broken
-    found = []
-    for host.backwards in (False, True):
-        try:
-            found.append(error(product(planes, x, SMALL), expected))
-        except EmulationError:
-            found.append(float("nan"))
+    found = errors_with(host, correct, wrong, lambda: product(planes, x, SMALL), expected)
     assert not all(each < TOLERANCE for each in found)
 
 

@@ -15,11 +15,10 @@ from luce.engine.ops.cuda.quant_whole import (
     multiply,
     refusal,
 )
-from luce.engine.ops.ref.quant_matmul import decode
-from luce.engine.quant_planes import QuantPlanes, repack
+from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import QUANT_FORMATS
-from luce.testing.quant_blocks import random_blocks
-from support.cuda_host import EmulationError, HostDevice
+from support.cuda_host import HostDevice
+from support.quant_cases import error, errors_with, exact, made, noise
 
 TYPES = sorted(set(QUANT_FORMATS) - {"Q2_K", "Q3_K"})
 SMALL = RingTiling(4, 1, 2, stages=3, is_early=True)
@@ -28,23 +27,10 @@ TOLERANCE = 2.7e-3
 """Results are bfloat16, which makes 1.7e-3 of it, and so are weights."""
 
 
-def made(type_name: str, rows: int, columns: int) -> QuantPlanes:
-    generator = torch.Generator().manual_seed(rows)
-    return repack(type_name, random_blocks(type_name, rows, columns, generator), rows, columns)
-
-
-def noise(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
 def product(planes: QuantPlanes, x: torch.Tensor, tiling: RingTiling | None) -> torch.Tensor:
     out = x.new_full((len(x), planes.rows), float("nan"))
     multiply(planes, x, out, None, None, tiling)
     return out
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found.double() - expected).norm() / expected.norm()).item()
 
 
 @pytest.mark.parametrize("type_name", TYPES)
@@ -54,12 +40,12 @@ def test_products(host: HostDevice, type_name: str) -> None:
     wide = torch.full((13, 96), float("nan")).bfloat16()
     bias, residual = noise(77, seed=2), noise(13, 96, seed=3)
     multiply(planes, x, wide[:, 7:84], bias, residual[:, 7:84], SMALL)
-    exact = x.double() @ decode(planes).double().T
-    assert error(wide[:, 7:84], exact + bias.double() + residual[:, 7:84].double()) < TOLERANCE
+    wanted = exact(planes, x)
+    assert error(wide[:, 7:84], wanted + bias.double() + residual[:, 7:84].double()) < TOLERANCE
     assert wide[:, :7].isnan().all()
     assert wide[:, 84:].isnan().all()
     found = product(planes, x, SMALL)
-    assert error(found, exact) < TOLERANCE
+    assert error(found, wanted) < TOLERANCE
     host.backwards = True
     assert torch.equal(product(planes, x, SMALL), found)
 
@@ -67,10 +53,10 @@ def test_products(host: HostDevice, type_name: str) -> None:
 def test_the_tilings_that_serve(host: HostDevice) -> None:
     planes, x = made("Q4_K", 400, 512), noise(MOST_ROWS, 512)
     residual = noise(MOST_ROWS, 400, seed=3)
-    exact = residual.double() + x.double() @ decode(planes).double().T
+    wanted = residual.double() + exact(planes, x)
     few = residual[:17].clone()
     multiply(planes, x, residual, None, residual)
-    assert error(residual, exact) < TOLERANCE
+    assert error(residual, wanted) < TOLERANCE
     multiply(planes, x[:17], few, None, few)
     assert torch.equal(few, residual[:17]), "the other rows do not matter"
     assert len({each.bits_key for each in WHOLE_TILINGS.values()}) == 1
@@ -81,8 +67,8 @@ def test_a_part_of_a_pair_is_not_seen(host: HostDevice) -> None:
     """A pair's high half is multiplied with its low one behind it, 2^-16 of what it is."""
     planes, x = made("Q6_K", 16, 256), torch.eye(16, 256).bfloat16()
     found = product(planes, x, SMALL).double()
-    exact = decode(planes).double()[:, :16].T
-    assert ((found - exact).abs() <= exact.abs() * 2**-8 + 2**-11 * exact.abs().max()).all()
+    wanted = exact(planes, x)
+    assert ((found - wanted).abs() <= wanted.abs() * 2**-8 + 2**-11 * wanted.abs().max()).all()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +83,7 @@ def test_row_blocks_are_cut_evenly_where_that_fills_the_processor(
 def test_rows_are_the_same_bits_whatever_their_number(host: HostDevice) -> None:
     planes, x = made("Q4_K", 300, 256), noise(MOST_ROWS, 256)
     together = product(planes, x, None)
-    assert error(together, x.double() @ decode(planes).double().T) < TOLERANCE
+    assert error(together, exact(planes, x)) < TOLERANCE
     for count in (3, 33):
         others = torch.cat([x[: count - 1], 50 * noise(1, 256, seed=count)])
         assert torch.equal(product(planes, x[:count], None), together[:count])
@@ -128,19 +114,9 @@ def test_bits_depend_on_the_rows_of_a_block_alone(host: HostDevice, tiling: Ring
 def test_what_would_be_a_race_is_seen(host: HostDevice, correct: str, wrong: str) -> None:
     """But for the barrier of each unit: on the host, warps that multiply together meet anyway."""
     planes, x = made("Q4_K", 77, 768), noise(13, 768)
-    expected = x.double() @ decode(planes).double().T
+    expected = exact(planes, x)
 
-    def broken(text: str) -> str:
-        assert text.count(correct) == 1
-        return text.replace(correct, wrong)
-
-    host.edit = broken
-    found = []
-    for host.backwards in (False, True):
-        try:
-            found.append(error(product(planes, x, SMALL), expected))
-        except EmulationError:
-            found.append(float("nan"))
+    found = errors_with(host, correct, wrong, lambda: product(planes, x, SMALL), expected)
     assert not all(each < TOLERANCE for each in found)
 
 
