@@ -333,7 +333,7 @@ def breakdown(name: str, steps: int, work: Callable[[], object]) -> None:
     kernels = sorted(recorded.key_averages(), key=lambda each: -each.device_time_total)
     total = sum(each.device_time_total for each in kernels)
     print(f"{name}: kernels take {total / steps:.0f} us a step")
-    for each in kernels[:9]:
+    for each in kernels[:16]:
         spent, count = each.device_time_total / steps, each.count / steps
         print(f"    {spent:9.1f} us {count:6.1f}x  {each.key[:70]}")
 

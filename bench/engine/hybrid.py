@@ -91,7 +91,7 @@ def run(case: str, plan: Plan) -> None:
     print(f"{case}: warm in {time.perf_counter() - began:.1f} s", flush=True)
     streams = Streams(engine)
     measure_prefill(case, streams, plan)
-    measure_hit(case, streams)
+    measure_hit(case, streams, plan)
     for count, context in plan.decodes:
         measure_decode(case, streams, parameters, plan, (count, context))
     engine.close()
@@ -132,7 +132,7 @@ def measure_prefill(case: str, streams: Streams, plan: Plan) -> None:
         breakdown(f"prefill {_PREFILL}", 1, partial(streams.prefill, [0], _PREFILL, CHUNK))
 
 
-def measure_hit(case: str, streams: Streams) -> None:
+def measure_hit(case: str, streams: Streams, plan: Plan) -> None:
     """A prompt whose state was saved before its last tokens, against all of it."""
     streams.spread(1)
     whole = min(streams.prefill([0], _PROMPT, CHUNK) for _ in range(2))
@@ -148,17 +148,21 @@ def measure_hit(case: str, streams: Streams) -> None:
         step(StepPlan(1, (start,) if first == 0 else (), (item,))).result()
     again = RowStart(0, GREEDY, 0, prompt, _PROMPT, restore_checkpoint=0)
     rest = ScheduledSequence(0, last, prompt[last:], table, sample=True)
-    times = []
-    for _ in range(5):
+
+    def hit() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
         step(StepPlan(1, (again,), (rest,))).result()
-        times.append(time.perf_counter() - began)
+        return time.perf_counter() - began
+
+    times = [hit() for _ in range(5)]
     print(
         f"prefix hit {case}: all {_PROMPT} tokens {whole * 1e3:.2f} ms, the last {_NEW} alone "
         f"{min(times) * 1e3:.2f} ms: {min(times) / whole:.1%}",
         flush=True,
     )
+    if plan.profile:
+        breakdown("prefix hit", 4, lambda: [hit() for _ in range(4)])
 
 
 def _token_elements(hparams: HParams) -> int:
