@@ -53,6 +53,30 @@ usage: luce serve MODEL [options]       the same as luce_server; luce serve --he
 """
 
 
+_PLAN_HELP = """\
+usage: luce plan MODEL [options] [--model MODEL [options]]... [--json] [--explain URL]
+
+For debugging: prints the memory that models would take, part by part, and whether it fits.
+Takes the command line of luce_server (luce serve --help lists its options) and loads nothing.
+
+  --json                      One JSON object in place of tables; only its schema_version is kept
+                              from release to release.
+  --explain URL               Asks the server at this address what runs there, and says what it
+                              would do to load these models: give its key as --api-key.
+
+Exit codes: 0 fits (with --explain: nothing is refused), 1 does not, 3 unknown or a model file
+that is missing or not understood, 2 wrong command line.
+"""
+
+_DEVICES_HELP = """\
+usage: luce devices [MODEL] [--device-inventory FILE] [--device-memory ...]
+
+Lists the devices of this machine: their memory, what of it is free and what models may take.
+With MODEL, a GGUF file or model folder, also which device suits it, and why. The options are
+those of luce_server (luce serve --help).
+"""
+
+
 def server_help() -> str:
     """Help of `luce_server`."""
     return "\n".join(
@@ -75,6 +99,16 @@ def server_help() -> str:
 def luce_help() -> str:
     """Help of `luce`."""
     return _LUCE_HELP.rstrip()
+
+
+def plan_help() -> str:
+    """Help of `luce plan`."""
+    return _PLAN_HELP.rstrip()
+
+
+def devices_help() -> str:
+    """Help of `luce devices`."""
+    return _DEVICES_HELP.rstrip()
 
 
 def _lines(options: Iterable[Option]) -> Iterable[str]:

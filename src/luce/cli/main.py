@@ -102,7 +102,10 @@ def _inspect(argv: list[str]) -> int:
 
 def _devices(argv: list[str]) -> int:
     if _wants(argv, *_HELP_FLAGS):
-        return _print_luce_help()
+        from luce.cli.help import devices_help
+
+        print(devices_help())
+        return 0
     from luce.cli.devices import show_devices
 
     return show_devices(argv)
@@ -110,7 +113,10 @@ def _devices(argv: list[str]) -> int:
 
 def _plan(argv: list[str]) -> int:
     if _wants(argv, *_HELP_FLAGS):
-        return _print_luce_help()
+        from luce.cli.help import plan_help
+
+        print(plan_help())
+        return 0
     from luce.cli.plan import plan
 
     return plan(argv)

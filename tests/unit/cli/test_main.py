@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -263,6 +264,13 @@ def test_version(
 def test_luce_help(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([flag]) == 0
     assert "luce inspect MODEL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["devices", "plan", "inspect", "bench"])
+def test_each_subcommand_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):
+        assert main([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: luce {name} ")
 
 
 @pytest.mark.parametrize(("words", "part"), [([], "no subcommand"), (["serv"], "'serv'")])

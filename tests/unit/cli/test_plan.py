@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from luce.cli.main import main
+from luce.cli.plan import DOES_NOT_FIT, FITS, UNKNOWN
 
 INVENTORY = """
 [[device]]
@@ -186,8 +188,11 @@ def test_a_model_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None
 def test_help_says_it_is_for_debugging(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "luce plan MODEL" in out
+    assert out.startswith("usage: luce plan MODEL")
     assert "debug" in out
+    assert {"--json", "--explain"} <= set(out.split())
+    for code in (FITS, DOES_NOT_FIT, UNKNOWN):
+        assert re.search(rf"\b{code} [a-z(]", out)
 
 
 def device_row(**bytes_: int) -> dict[str, Any]:
