@@ -15,10 +15,9 @@ _SHORT_TOKENS = 64
 _SHORT_LANES = (16, 64)
 _MOST_TOKENS = 4096
 """A longer chunk takes any device longer than its launches take the host."""
-_LEAST_CHUNKS = 8
-_CHUNK_TOKENS = 256
-"""Prompts shorter than that, on average, do not all get into a full chunk: attention starts
-programs for each prompt as if it were the whole chunk, and most of them leave at once."""
+_SHORT_CHUNKS, _FULL_CHUNKS = 8, 16
+"""Where there are more prompts, they do not all get in: attention starts programs for each prompt
+as if it were the whole chunk, and most of them leave at once."""
 _FREE_LINES = 128
 """So many tokens are computed in about the time of one: weights are read, at whatever padding."""
 _MOST_PADDING = 1.25
@@ -54,5 +53,5 @@ def fitting(shapes: Iterable[StepShape], wanted: StepShape) -> StepShape | None:
 
 
 def _shape(max_rows: int, lanes: int, tokens: int) -> StepShape:
-    chunks = min(max_rows, max(_LEAST_CHUNKS, tokens // _CHUNK_TOKENS))
+    chunks = min(max_rows, _SHORT_CHUNKS if tokens <= _SHORT_TOKENS else _FULL_CHUNKS)
     return StepShape(lanes, chunks, tokens, tokens, min(max_rows, lanes + chunks))
