@@ -58,7 +58,7 @@ class Case:
 class Batch:
     """A case's tensors for a geometry."""
 
-    def __init__(self, heads: HeadShape, case: Case) -> None:
+    def __init__(self, heads: HeadShape, case: Case, device: torch.device) -> None:
         self.heads, self.lens = heads, case.lens
         self.layer_bytes = sum(case.lens) * heads.num_kv_heads * DIM * 4
         layers = min(120, max(2, ENOUGH // self.layer_bytes))
@@ -67,12 +67,12 @@ class Batch:
         self.tables = [tuple(each.tolist()) for each in ids]
         shape = (sum(counts) + 1, 2, heads.num_kv_heads, BLOCK, DIM)
         self.caches = [
-            torch.randn(shape, device="cuda", dtype=torch.bfloat16).permute(0, 3, 1, 2, 4)
+            torch.randn(shape, device=device, dtype=torch.bfloat16).permute(0, 3, 1, 2, 4)
             for _ in range(layers)
         ]
         rows = len(case.lens)
         width = heads.num_heads + 2 * heads.num_kv_heads
-        self.qkv = torch.randn(rows, width, DIM, device="cuda").bfloat16()
+        self.qkv = torch.randn(rows, width, DIM, device=device).bfloat16()
         self.out = self.qkv.new_empty(rows, heads.num_heads * DIM)
         self.scratch = DecodeScratch.make(heads, rows, MAX_CTX, self.qkv.device)
         self.tensors = self._tensors()
@@ -82,11 +82,21 @@ class Batch:
         tables = torch.zeros(rows, MAX_CTX // BLOCK, dtype=torch.int32)
         for line, table in zip(tables, self.tables, strict=True):
             line[: len(table)] = torch.tensor(table)
-        numbers = torch.arange(rows + 1, dtype=torch.int32, device="cuda")
-        lens = torch.tensor(self.lens, dtype=torch.int32, device="cuda")
-        pieces = torch.tensor(pieces_of(self.lens), dtype=torch.int32, device="cuda")
+        device = self.qkv.device
+        numbers = torch.arange(rows + 1, dtype=torch.int32, device=device)
+        lens = torch.tensor(self.lens, dtype=torch.int32, device=device)
+        pieces = torch.tensor(pieces_of(self.lens), dtype=torch.int32, device=device)
         order = lens.argsort(descending=True, stable=True).int()
-        return AttentionTensors(tables.cuda(), numbers[1:], lens, numbers, rows, 0, order, pieces)
+        return AttentionTensors(
+            block_tables=tables.to(device),
+            rows=numbers[:-1],
+            context_lens=lens,
+            query_starts=numbers,
+            num_decode=rows,
+            max_queries=0,
+            order=torch.stack((order, order, lens[order])),
+            pieces=pieces,
+        )
 
     def run(self, way: str) -> None:
         """All layers once."""
@@ -97,19 +107,19 @@ class Batch:
         """Of the last layer's results, of the reference's norm; the worst of some sequences."""
         self.out.fill_(torch.nan)
         self.run(way)
-        worst = 0.0
+        errors = []
         for row in range(0, len(self.lens), -(-len(self.lens) // CHECKED)):
             batch = AttentionBatch((0, 1), (self.lens[row],), (self.tables[row],), BLOCK)
             step = ReferenceAttention(self.heads).prepare(batch)
             expected = step(self.qkv[row : row + 1], self.caches[-1]).float()
             found = self.out[row : row + 1].float()
-            worst = max(worst, ((found - expected).norm() / expected.norm()).item())
-        return worst
+            errors.append((found - expected).norm() / expected.norm())
+        return float(torch.stack(errors).max())
 
 
 def measure(size: str, case: Case, ways: list[str], copy: float) -> None:
     """Print a line for each way."""
-    batch = Batch(SHAPES[size], case)
+    batch = Batch(SHAPES[size], case, torch.device("cuda"))
     for way in ways:
         error = batch.error(way)
         if not error < 1e-2:

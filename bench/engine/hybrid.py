@@ -1,7 +1,8 @@
 """Speed of hybrids and mixtures of experts on a GPU, random weights; as `bench.engine.gpu`.
 
-    PYTHONPATH=src:. python -m bench.engine.hybrid [--cases 27B,27B:Q4_K,35B-A3B] [--profile]
+    PYTHONPATH=src:. python -m bench.engine.hybrid [--cases 27B,27B:Q4_K,35B-A3B/8] [--profile]
 
+"35B-A3B/8" has eight layers of that model, which is built in a fifth of the time.
 The floor of a decode step is what it must move: matrices once, keys and values of the contexts,
 each sequence's states read and written, and of experts as many as tokens that choose evenly hit.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +20,7 @@ import torch
 from bench.engine.gpu import GREEDY, Streams, breakdown, ceilings
 from bench.engine.hybrid_shapes import HybridPart, hybrid_engine, hybrid_hparams
 from bench.engine.shapes import CHUNK, Storage
+from bench.engine.timeline import show_timeline
 
 from luce.engine.device import open_device
 from luce.loaders.hparams import HParams
@@ -25,8 +28,9 @@ from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
 from luce.sizing.geometry import kv_spec, state_spec
 
 _PREFILL = 8192
-_PROMPT, _NEW = 4096, 64
-"""Of a prefix hit: all of a prompt, and what of it is not cached."""
+_PROMPT, _NEW = 4096, (64, 16)
+"""Of a prefix hit: all of a prompt, and what of it is not cached: about what a turn of a chat
+leaves (`docs/lab/hybrid.md`), and what the scheduler leaves of a prompt that was seen before."""
 _STEPS = 24
 _DECODES = ((1, 128), (16, 1024), (64, 1024))
 
@@ -63,12 +67,16 @@ class Plan:
         product: FLOP a second.
         decodes: rows and context of each.
         profile: show where steps' time goes.
+        timeline: show one step's kernels in their order.
+        prompts: measure those too.
     """
 
     copy: float
     product: float
     decodes: tuple[tuple[int, int], ...]
     profile: bool
+    timeline: bool
+    prompts: bool
 
 
 def run(case: str, plan: Plan) -> None:
@@ -90,8 +98,9 @@ def run(case: str, plan: Plan) -> None:
     engine.warm_up()
     print(f"{case}: warm in {time.perf_counter() - began:.1f} s", flush=True)
     streams = Streams(engine)
-    measure_prefill(case, streams, plan)
-    measure_hit(case, streams, plan)
+    if plan.prompts:
+        measure_prefill(case, streams, plan)
+        measure_hit(case, streams, plan)
     for count, context in plan.decodes:
         measure_decode(case, streams, parameters, plan, (count, context))
     engine.close()
@@ -119,6 +128,8 @@ def measure_decode(
     show(f"decode {case} batch {count} context {context}", count / seconds, seconds, floor)
     if plan.profile:
         breakdown(f"batch {count}", 8, partial(streams.decode, count, context, 8))
+    if plan.timeline:
+        show_timeline(f"batch {count}", partial(streams.decode, count, context, 16))
 
 
 def measure_prefill(case: str, streams: Streams, plan: Plan) -> None:
@@ -136,8 +147,26 @@ def measure_hit(case: str, streams: Streams, plan: Plan) -> None:
     """A prompt whose state was saved before its last tokens, against all of it."""
     streams.spread(1)
     whole = min(streams.prefill([0], _PROMPT, CHUNK) for _ in range(2))
+    for new in _NEW:
+        hit = _prepared_hit(streams, new)
+        seconds = min(hit() for _ in range(20))
+        print(
+            f"prefix hit {case}: all {_PROMPT} tokens {whole * 1e3:.2f} ms, the last {new} alone "
+            f"{seconds * 1e3:.2f} ms: {seconds / whole:.1%}",
+            flush=True,
+        )
+        if plan.profile:
+            breakdown(f"prefix hit, {new} tokens", 4, partial(_repeat, hit, 4))
+
+
+def _repeat(work: Callable[[], float], times: int) -> list[float]:
+    return [work() for _ in range(times)]
+
+
+def _prepared_hit(streams: Streams, new: int) -> Callable[[], float]:
+    """Compute all of a prompt but its last tokens; the seconds that those take, each time anew."""
     prompt, table = (1,) * _PROMPT, streams._table(0, _PROMPT)
-    last, step = _PROMPT - _NEW, streams.engine.step
+    last, step = _PROMPT - new, streams.engine.step
     pieces = [(first, min(first + CHUNK, last)) for first in range(0, last, CHUNK)]
     for first, stop in pieces:
         start = RowStart(0, GREEDY, 0, prompt, _PROMPT)
@@ -155,14 +184,7 @@ def measure_hit(case: str, streams: Streams, plan: Plan) -> None:
         step(StepPlan(1, (again,), (rest,))).result()
         return time.perf_counter() - began
 
-    times = [hit() for _ in range(5)]
-    print(
-        f"prefix hit {case}: all {_PROMPT} tokens {whole * 1e3:.2f} ms, the last {_NEW} alone "
-        f"{min(times) * 1e3:.2f} ms: {min(times) / whole:.1%}",
-        flush=True,
-    )
-    if plan.profile:
-        breakdown("prefix hit", 4, lambda: [hit() for _ in range(4)])
+    return hit
 
 
 def _token_elements(hparams: HParams) -> int:
@@ -187,6 +209,10 @@ def main() -> int:
     parser.add_argument("--cases", default="27B,35B-A3B")
     parser.add_argument("--rows", default="1,16,64", help="batches of decode")
     parser.add_argument("--profile", action="store_true", help="where each step's time goes")
+    parser.add_argument(
+        "--timeline", action="store_true", help="a step of decode, kernel by kernel"
+    )
+    parser.add_argument("--decode", action="store_true", help="no prompts")
     options = parser.parse_args()
     copy, product = ceilings()
     torch.cuda.empty_cache()
@@ -194,7 +220,8 @@ def main() -> int:
     wanted = {int(each) for each in options.rows.split(",")}
     decodes = tuple(each for each in _DECODES if each[0] in wanted)
     for case in options.cases.split(","):
-        run(case, Plan(copy, product, decodes, options.profile))
+        shown = options.profile, options.timeline, not options.decode
+        run(case, Plan(copy, product, decodes, *shown))
     return 0
 
 

@@ -66,8 +66,10 @@ SIZES = {
 
 
 def hybrid_hparams(name: str) -> HParams:
-    """As transformers stores the model."""
-    return hparams_of(SIZES[name])
+    """As transformers stores the model; "27B/4" has four layers of it."""
+    name, _, layers = name.partition("/")
+    size = SIZES[name]
+    return hparams_of(replace(size, layers=int(layers)) if layers else size)
 
 
 def hparams_of(size: HybridSize) -> HParams:

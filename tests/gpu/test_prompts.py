@@ -9,8 +9,13 @@ pytest.importorskip("triton")
 
 from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionTensors, HeadShape
-from luce.engine.ops.cuda.prefill_attention import TILINGS, prefill_attention
+from luce.engine.ops.cuda.prefill_attention import (
+    TILINGS,
+    few_queries_attention,
+    prefill_attention,
+)
 from luce.engine.ops.cuda.prefill_choice import _by_definition
+from luce.engine.ops.triton.paged_attention_prefill import PrefillAttention
 
 TOLERANCE = 6e-3
 Lens = list[tuple[int, int]]
@@ -39,7 +44,7 @@ class Case:
         size = (tokens, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
         self.qkv = torch.randn(size, generator=generator, device="cuda").bfloat16()
 
-    def run(self, cut: int = 0) -> torch.Tensor:
+    def run(self, cut: int = 0, attend: PrefillAttention = prefill_attention) -> torch.Tensor:
         """[T, H * D]; the first `cut` queries of each sequence are left out."""
         counts = [count - cut for count, _ in self.lens]
         starts = torch.tensor([0, 1, 2, *(2 + torch.tensor(counts).cumsum(0)).tolist()])
@@ -54,7 +59,7 @@ class Case:
             self.tables, rows.cuda(), lens.cuda(), starts.int().cuda(), 2, max(counts)
         )
         out = torch.full_like(qkv[:, : self.heads.num_heads].flatten(1), float("nan"))
-        prefill_attention(qkv, self.cache, tensors, self.heads, out)
+        attend(qkv, self.cache, tensors, self.heads, out)
         assert out[:2].isnan().all(), "decode rows are not its business"
         return out[2:]
 
@@ -92,6 +97,20 @@ def test_against_the_definition(dim: int, name: str) -> None:
     found, expected = case.run(), case.expected()
     assert ((found.float() - expected).norm() / expected.norm()).item() < TOLERANCE
     assert torch.equal(case.run(), found)
+
+
+@pytest.mark.parametrize("heads", [6, 20, 40])
+@pytest.mark.parametrize("dim", TILINGS)
+@pytest.mark.parametrize("lens", [[(1, 1)], [(64, 4096)], [(5, 20), (3, 333), (30, 1001)]])
+def test_few_queries(dim: int, heads: int, lens: Lens) -> None:
+    case = Case(HeadShape(heads, 2, dim), 16, lens)
+    found, expected = case.run(attend=few_queries_attention), case.expected()
+    assert ((found.float() - expected).norm() / expected.norm()).item() < TOLERANCE
+    assert torch.equal(case.run(attend=few_queries_attention), found)
+    alone = Case(HeadShape(heads, 2, dim), 16, lens)
+    alone.lens, alone.qkv = lens[:1], case.qkv[: 2 + lens[0][0]]
+    rows = alone.run(attend=few_queries_attention)
+    assert torch.equal(rows, found[: lens[0][0]]), "a sequence depends on the others"
 
 
 @pytest.mark.parametrize("dim", TILINGS)

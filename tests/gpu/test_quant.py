@@ -8,8 +8,9 @@ import torch
 triton = pytest.importorskip("triton")
 
 from luce.engine.ops.cuda import quant_split  # noqa: E402
-from luce.engine.ops.cuda.quant_products import Kernel, kernel_fault  # noqa: E402
+from luce.engine.ops.cuda.quant_products import Kernel, QuantProducts, kernel_fault  # noqa: E402
 from luce.engine.ops.cuda.quant_split import SplitTiling  # noqa: E402
+from luce.engine.ops.projection import NormWeight  # noqa: E402
 from luce.engine.ops.ref.quant_matmul import decode  # noqa: E402
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear  # noqa: E402
 from luce.engine.ops.triton.quant_tilings import DEFAULT_TILINGS  # noqa: E402
@@ -138,6 +139,21 @@ def test_split_rows_are_the_same_bits_whatever_their_number(rows: int, columns: 
     for is_early in (False, True):
         tiling = SplitTiling(2, is_early)
         assert all(torch.equal(split(planes, x, tiling), together) for _ in range(25))
+
+
+@pytest.mark.parametrize("columns", [4096, 5120])
+def test_split_products_of_what_a_norm_staged(columns: int) -> None:
+    parts = [made("Q4_K", 512, columns), made("Q6_K", 77, columns, seed=5)]
+    linear = TritonQuantLinear(parts, None, mma=QuantProducts())
+    weight = noise(columns, seed=3)
+    for rows in (5, 16):
+        x = 30 * noise(rows, columns)
+        mean = x.double().square().mean(-1, keepdim=True)
+        normal = (x.double() / (mean + 1e-6).sqrt()).bfloat16() * weight
+        expected = torch.cat([normal.double() @ decode(each).double().T for each in parts], 1)
+        found = linear.normed(x, NormWeight(weight, 1e-6))
+        assert found is not None
+        assert ((found.double() - expected).norm() / expected.norm()).item() < 3e-3
 
 
 def test_split_products_replayed_as_a_graph() -> None:

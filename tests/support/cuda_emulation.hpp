@@ -326,6 +326,8 @@ inline void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
     emulation::multiply_by(emulation::from_bfloat16, c, a0, a1, a2, a3, b0, b1);
 }
 
+inline float inverse_root(float value) { return 1.0f / std::sqrt(value); }
+
 inline int of_first_lane(int value) {
     emulation::Thread &me = emulation::block->threads[emulation::block->current];
     me.given_number = value;

@@ -20,6 +20,12 @@ from luce.engine.ops.cuda.sources import kernel_text
 _HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 SPLIT_HEADER = _HEADER.with_name("split_emulation.hpp")
 """With half precision and clusters of blocks of threads."""
+RING_HEADER = _HEADER.with_name("ring_emulation.hpp")
+"""With those too, and barriers in shared memory."""
+_OF_PROCESSORS = ("hopper.cuh",)
+"""Files whose names the headers have."""
+BULK_HEADER = _HEADER.with_name("bulk_emulation.hpp")
+"""The same with bulk copies, and barriers that they arrive at."""
 COMPILER = shutil.which("c++") or shutil.which("g++")
 """None where no kernel can be run."""
 
@@ -136,9 +142,12 @@ class HostDevice:
         files: Sequence[str],
         constants: Mapping[str, int],
         launch: KernelLaunch = PLAIN_LAUNCH,
+        header: Path | None = None,
     ) -> DeviceKernel:
-        """In place of `ops.cuda.sources.compiled_kernel`."""
-        kernel = host_kernel(self.edit(kernel_text(files, constants)), name, self._header)
+        """In place of `ops.cuda.sources.compiled_kernel`; by another header if one is given."""
+        own = [each for each in files if each not in _OF_PROCESSORS]
+        text = self.edit(kernel_text(own, constants))
+        kernel = host_kernel(text, name, header or self._header)
 
         def run(
             grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]

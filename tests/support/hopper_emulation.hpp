@@ -5,6 +5,8 @@
 
 #include "cuda_emulation.hpp"
 
+#include "cluster_emulation.hpp"
+
 #include <functional>
 #include <map>
 
@@ -305,18 +307,35 @@ inline float __frcp_rn(float a) { return 1.0f / a; }
 
 namespace emulation {
 
-inline void run_patient_block(bool is_backwards) {
+struct State {
+    std::map<u64 *, Phases> phases;
+    std::vector<Warp> warps;
+    std::vector<Products> products;
+    NamedBarrier named[16];
+    void swap() {
+        std::swap(phases, emulation::phases);
+        std::swap(warps, emulation::warps);
+        std::swap(products, emulation::products);
+        std::swap(named, emulation::named);
+    }
+};
+
+// Runs `block` until it is done, true, or waits for other blocks.
+inline bool run_patient_block(bool is_backwards) {
     std::vector<Thread> &threads = block->threads;
     const int count = (int)threads.size();
-    phases.clear();
-    warps.assign(count / 32, Warp());
-    products.assign(count, Products());
-    for (NamedBarrier &each : named)
-        each = NamedBarrier();
+    if (warps.empty()) {
+        warps.assign(count / 32, Warp());
+        products.assign(count, Products());
+    }
     int done = 0, at_barrier = 0;
+    for (Thread &thread : threads)
+        if (thread.waits == Waits::blocks)
+            thread.waits = Waits::nothing;
     for (int idle = 0; done < count;) {
         const long before = progress;
         done = at_barrier = 0;
+        int away = 0;
         for (int i = 0; i < count; ++i) {
             Thread &thread = threads[is_backwards ? count - 1 - i : i];
             if (thread.waits == Waits::nothing) {
@@ -325,6 +344,7 @@ inline void run_patient_block(bool is_backwards) {
             }
             done += thread.waits == Waits::done;
             at_barrier += thread.waits == Waits::block;
+            away += thread.waits == Waits::blocks;
         }
         if (at_barrier && at_barrier + done == count) {
             for (Thread &thread : threads)
@@ -332,10 +352,13 @@ inline void run_patient_block(bool is_backwards) {
                     thread.waits = Waits::nothing;
             ++progress;
         }
+        if (away && away + at_barrier + done == count)
+            return false;
         idle = progress == before ? idle + 1 : 0;
         if (idle > 8 && done < count)
             fail("threads wait for each other");
     }
+    return true;
 }
 
 template <class... A> int run_patient_program(void (*kernel)(A...), char **words) {
@@ -344,13 +367,36 @@ template <class... A> int run_patient_program(void (*kernel)(A...), char **words
     gridDim = {std::atoi(words[3]), std::atoi(words[4]), 1};
     const bool is_backwards = std::atoi(words[7]);
     const int count = gridDim.x * gridDim.y;
-    Block made;
-    block = &made;
+    std::vector<std::unique_ptr<Block>> waiting;
+    std::map<Block *, State> states;
+    auto made = std::make_unique<Block>();
+    const auto run = [&](std::unique_ptr<Block> &each) {
+        block = each.get();
+        blockIdx = block->index;
+        states[block].swap();
+        const bool is_done = run_patient_block(is_backwards);
+        states[block].swap();
+        if (is_done)
+            states.erase(block);
+        return is_done;
+    };
     for (int i = 0; i < count; ++i) {
         const int index = is_backwards ? count - 1 - i : i;
-        blockIdx = made.index = {index % gridDim.x, index / gridDim.x, 0};
+        block = made.get();
+        block->index = {index % gridDim.x, index / gridDim.x, 0};
         start_block(call.enter, &call, std::atoi(words[5]), std::atoi(words[6]));
-        run_patient_block(is_backwards);
+        if (run(made))
+            continue;
+        waiting.push_back(std::move(made));
+        made = std::make_unique<Block>();
+    }
+    for (int idle = 0; !waiting.empty(); ++idle) {
+        const size_t before = waiting.size();
+        for (auto each = waiting.begin(); each != waiting.end();)
+            each = run(*each) ? waiting.erase(each) : each + 1;
+        idle = waiting.size() < before ? 0 : idle;
+        if (idle > 8)
+            fail("blocks wait for each other");
     }
     arguments.write(words[2]);
     return 0;

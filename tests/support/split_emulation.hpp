@@ -2,9 +2,7 @@
 
 #include "cuda_emulation.hpp"
 
-#include <map>
-
-#define __cluster_dims__(...)
+#include "cluster_emulation.hpp"
 
 template <class A, class B> inline auto max(A a, B b) -> decltype(a + b) { return a < b ? b : a; }
 
@@ -26,12 +24,6 @@ inline u32 to_half(double value) {
 inline float number_of_half(u32 bits) { return half_to_float(bits & 0xffff); }
 
 template <class F> inline u32 each_half(F of) { return to_half(of(0)) | to_half(of(16)) << 16; }
-
-struct Cluster {
-    int arrived = 0, meetings = 0;
-    std::map<int, Block *> blocks;
-};
-inline std::map<int, Cluster> clusters;
 
 } // namespace emulation
 
@@ -79,29 +71,4 @@ template <int BYTES> inline u32 load_word(const char *from) {
     u32 word = 0;
     std::memcpy(&word, from, BYTES);
     return word;
-}
-
-template <int BLOCKS> inline int rank_in_cluster() {
-    emulation::clusters[blockIdx.x / BLOCKS].blocks[blockIdx.x % BLOCKS] = emulation::block;
-    return blockIdx.x % BLOCKS;
-}
-
-template <int BLOCKS> inline void meet_cluster() {
-    emulation::Cluster &mine = emulation::clusters[blockIdx.x / BLOCKS];
-    const int meeting = mine.meetings;
-    if (++mine.arrived == BLOCKS * (int)emulation::block->threads.size()) {
-        mine.arrived = 0;
-        ++mine.meetings;
-    }
-    do
-        emulation::meet(emulation::Waits::blocks);
-    while (mine.meetings == meeting);
-}
-
-template <int BLOCKS> inline void meet_cluster_again() { meet_cluster<BLOCKS>(); }
-
-template <int BLOCKS> inline float4 load_of_block(const float4 *at, int rank) {
-    const char *own = emulation::block->aligned;
-    return *(const float4 *)(emulation::clusters[blockIdx.x / BLOCKS].blocks[rank]->aligned +
-                             ((const char *)at - own));
 }

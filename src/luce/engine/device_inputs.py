@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from luce.engine.device import upload
+from luce.engine.device import upload, upload_into
 from luce.engine.device_rows import DeviceRows
 from luce.engine.inputs import InputBatch
 from luce.engine.ops.attention import AttentionBatch, AttentionTensors
@@ -263,6 +263,10 @@ def upload_tables(items: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
     """
     chunks = [item for item in items if item.token_ids]
     if not chunks:
+        return
+    if len(chunks) == 1:
+        table = np.fromiter(chunks[0].block_table, dtype=np.int32)
+        upload_into(rows.tables[chunks[0].row, : len(table)], table)
         return
     width = max(len(item.block_table) for item in chunks)
     tables = np.full((len(chunks), width), NULL_BLOCK, dtype=np.int32)

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from luce.engine.device import upload
+from luce.engine.device import upload, upload_into
 from luce.engine.ops.triton.sampling import MAX_BIAS, RowParams
 from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
 from luce.kv.spec import blocks_for
 from luce.protocol.sampling import SamplingParams
-from luce.scheduler.plan import RowStart
+from luce.scheduler.plan import RowStart, ScheduledSequence
 
 
 class DeviceRows:
@@ -62,23 +62,35 @@ class DeviceRows:
         self._adjusted: set[int] = set()
 
     def start(self, starts: Sequence[RowStart]) -> None:
-        """New occupants replace the former ones, of whom nothing stays."""
-        if not starts:
-            return
+        """New occupants replace the former ones, of whom nothing stays but tokens."""
         for start in starts:
-            history = np.array(start.history, dtype=np.int32)
-            target = self.params.tokens[start.row, : len(history)]
-            target.copy_(upload(history, self.device), non_blocking=True)
             self._start_bias(start.row, start.sampling.logit_bias)
             if start.sampling.logit_bias or _has_penalties(start.sampling):
                 self._adjusted.add(start.row)
             else:
                 self._adjusted.discard(start.row)
-        index = upload(np.array([start.row for start in starts]), self.device)
-        floats = np.array([_floats(start.sampling) for start in starts], dtype=np.float32)
-        ints = np.array([self._ints(start) for start in starts], dtype=np.uint32).view(np.int32)
-        self.params.floats.index_copy_(0, index, upload(floats, self.device))
-        self.params.ints.index_copy_(0, index, upload(ints, self.device))
+            floats = np.array(_floats(start.sampling), dtype=np.float32)
+            ints = np.array(self._ints(start), dtype=np.uint32).view(np.int32)
+            upload_into(self.params.floats[start.row], floats)
+            upload_into(self.params.ints[start.row], ints)
+
+    def bring_histories(self, starts: Sequence[RowStart]) -> None:
+        """The new occupants' tokens, which take the host longest.
+
+        A step reads those of rows with penalties, and of rows that go on from their last token.
+        """
+        for start in starts:
+            history = np.fromiter(start.history, dtype=np.int32, count=len(start.history))
+            upload_into(self.params.tokens[start.row, : len(history)], history)
+
+    def reads_histories(
+        self, starts: Sequence[RowStart], items: Sequence[ScheduledSequence]
+    ) -> bool:
+        """Whether a step reads tokens of rows that it starts."""
+        begun = {start.row for start in starts}
+        return not begun.isdisjoint(item.row for item in items if not item.token_ids) or any(
+            _has_penalties(start.sampling) for start in starts
+        )
 
     def forget(self) -> None:
         """All rows are empty; what the device has of former occupants, the next ones replace."""

@@ -8,10 +8,10 @@ import torch
 
 from luce.engine.context import ForwardContext
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import GatedHeads, Placing
+from luce.engine.ops.gated_heads import GatedHeads
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormedProduct, NormWeight
-from luce.engine.ops.qkv import HeadNorms, PlaceQkv
+from luce.engine.ops.qkv import HeadNorms, PlaceQkv, Placing
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.kv_cache import KVCache
-from luce.engine.ops.qkv import HeadNorms, PlaceQkv, TokenPlaces
-
-
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """What `PlaceQkv` is given besides queries, keys and values."""
-
-    heads: HeadShape
-    norms: HeadNorms
-    places: TokenPlaces
-    cache: KVCache
+from luce.engine.ops.qkv import PlaceQkv, Placing
 
 
 class GatedHeads(Protocol):

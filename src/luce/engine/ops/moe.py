@@ -84,7 +84,10 @@ class Router:
 
     def choose(self, x: torch.Tensor) -> tuple[Routing, torch.Tensor | None]:
         """Where the tokens of x, normalised, go, and the logits of the shared expert's gate."""
-        logits = self.gate(x)
+        return self.choose_by(self.gate(x))
+
+    def choose_by(self, logits: torch.Tensor) -> tuple[Routing, torch.Tensor | None]:
+        """The same by what the gate gave, [T, E] or [T, E + 1]."""
         routing = self.op(
             logits[:, : self.num_experts],
             self.num_chosen,

@@ -53,3 +53,13 @@ class PlaceQkv(Protocol):
             places: angles and slots.
             cache: [N, P, 2, K, D], or a typed one; overwritten at the slots.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What `PlaceQkv` is given besides queries, keys and values."""
+
+    heads: HeadShape
+    norms: HeadNorms
+    places: TokenPlaces
+    cache: KVCache

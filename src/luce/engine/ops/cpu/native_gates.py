@@ -11,9 +11,8 @@ from luce.engine.native.library import GROUP, NORM, Op
 from luce.engine.native.tape import Tape
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.cpu.native import heads_struct
-from luce.engine.ops.gated_heads import Placing
 from luce.engine.ops.pointwise import SiluAndMul
-from luce.engine.ops.qkv import PlaceQkv
+from luce.engine.ops.qkv import PlaceQkv, Placing
 
 
 @dataclass(frozen=True, slots=True)

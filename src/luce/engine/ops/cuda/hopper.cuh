@@ -30,6 +30,30 @@ __device__ __forceinline__ void expect_bytes(u64 *barrier, int nbytes) {
                  : "memory");
 }
 
+// Arrive when the copies that this thread began until now are there.
+__device__ __forceinline__ void arrive_after_copies(u64 *barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                     shared_address(barrier))
+                 : "memory");
+}
+
+// A warp's words to where products take them (`multiply_together`): lane 4i + t has words t of
+// columns i, the indices 0 to 7 and 8 to 15 of one product and, SECOND bytes on, of another.
+template <int SECOND> __device__ __forceinline__ void store_eight(char *to, uint4 v) {
+    const int lane = threadIdx.x % 32;
+    const u32 at = shared_address(to + lane % 16 * 16 + lane / 16 * SECOND);
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+// `shared_matrix`, the same for all lanes of a warp.
+__device__ __forceinline__ u64 shared_matrix_of_warp(const char *at) {
+    // From one lane, so that the compiler keeps it once for the warp.
+    const u32 low = __shfl_sync(~0u, (shared_address(at) & 0x3ffff) >> 4 | 128 >> 4 << 16, 0);
+    return (u64)low | (u64)(256 >> 4) << 32;
+}
+
 // Until the phase of that parity is over.
 __device__ __forceinline__ void wait_for(u64 *barrier, int parity) {
     u32 done = 0;
@@ -54,7 +78,9 @@ __device__ __forceinline__ void copy_page(const char *to, const TensorMap *map, 
 // 64 columns, if it is one whose rows are the sums' indices.
 __device__ __forceinline__ u64 swizzled(const char *at, int columns) {
     // From one lane, so that the compiler keeps it once for the warp.
-    const u32 low = __shfl_sync(~0u, shared_address(at) >> 4 | columns >> 4 << 16, 0);
+    // In a cluster an address has the block's number above those of its own memory.
+    const u32 own = shared_address(at) & 0x3ffff;
+    const u32 low = __shfl_sync(~0u, own >> 4 | columns >> 4 << 16, 0);
     return (u64)low | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 

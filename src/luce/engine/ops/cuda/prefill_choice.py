@@ -10,6 +10,7 @@ from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionTensors, HeadShape
 from luce.engine.ops.candidates import OpRequest
 from luce.engine.ops.cuda import prefill_attention as kernel
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.triton.paged_attention_prefill import PrefillAttention, prefill_attention
 from luce.engine.ops.triton.probe import TrialError, launch_refusal
 
@@ -17,16 +18,34 @@ _log = logging.getLogger(__name__)
 
 _MOST_APART = 1e-2
 """Of the norm: weights and results, being bfloat16, make 3e-3."""
-_CONTEXT, _QUERIES = 300, 150
+_CONTEXT, _MANY, _FEW = 300, 150, 40
 
 
 def prefill_for(request: OpRequest) -> PrefillAttention:
     """The kernel for runs of tokens."""
     reason = _refusal(request)
-    if reason is None:
+    if reason is not None:
+        _log.info("prompts attend by Triton's kernel: %s", reason)
+        return prefill_attention
+    facts = "prefill_few", request.heads, request.block_tokens
+    reason = launch_refusal(facts, lambda: _try(request, kernel.few_queries_attention, _FEW))
+    if reason is not None:
+        _log.warning("short prompts attend as long ones do: %s", reason)
         return kernel.prefill_attention
-    _log.info("prompts attend by Triton's kernel: %s", reason)
-    return prefill_attention
+    return _by_length
+
+
+def _by_length(
+    qkv: torch.Tensor,
+    cache: KVCache,
+    tensors: AttentionTensors,
+    heads: HeadShape,
+    out: torch.Tensor,
+) -> None:
+    """Either kernel, by the tokens of prompts in the step."""
+    is_short = len(qkv) - tensors.num_decode <= kernel.FEW
+    attend = kernel.few_queries_attention if is_short else kernel.prefill_attention
+    attend(qkv, cache, tensors, heads, out)
 
 
 def _refusal(request: OpRequest) -> str | None:
@@ -36,11 +55,16 @@ def _refusal(request: OpRequest) -> str | None:
     if reason is not None:
         return reason
     facts = "prefill_attention", request.heads, request.block_tokens
-    return launch_refusal(facts, lambda: _try(request))
+    return launch_refusal(facts, lambda: _try(request, kernel.prefill_attention, _MANY))
 
 
-def _try(request: OpRequest) -> None:
+def _try(request: OpRequest, attend: PrefillAttention, queries: int) -> None:
     """The end of a sequence in scattered blocks, against the definition.
+
+    Args:
+        request: the model's facts.
+        attend: the kernel.
+        queries: so many last tokens of the sequence.
 
     Raises:
         TrialError: results differ.
@@ -56,19 +80,19 @@ def _try(request: OpRequest) -> None:
     cache[0] = float("nan")
     cache = cache.permute(0, 3, 1, 2, 4)
     table = torch.randperm(blocks, generator=generator) + 1
-    qkv = noise(_QUERIES, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
+    qkv = noise(queries, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
     tensors = AttentionTensors(
         table.int().to(device)[None],
         torch.tensor([0], dtype=torch.int32, device=device),
         torch.tensor([_CONTEXT], dtype=torch.int32, device=device),
-        torch.tensor([0, _QUERIES], dtype=torch.int32, device=device),
+        torch.tensor([0, queries], dtype=torch.int32, device=device),
         num_decode=0,
-        max_queries=_QUERIES,
+        max_queries=queries,
     )
     context = cache[table.to(device)].flatten(0, 1)[:_CONTEXT].float()
     expected = _by_definition(qkv[:, : heads.num_heads].float(), context, heads)
     out = torch.full_like(expected, float("nan"), dtype=torch.bfloat16)
-    kernel.prefill_attention(qkv, cache, tensors, heads, out)
+    attend(qkv, cache, tensors, heads, out)
     apart = float((out.float() - expected).norm() / expected.norm())
     if not apart < _MOST_APART:
         raise TrialError(f"attention is {apart:.1e} off")

@@ -280,6 +280,12 @@ __device__ __forceinline__ void multiply_halves(float (&c)[4], u32 a0, u32 a1, u
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ float inverse_root(float value) {
+    float root;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(value));
+    return root;
+}
+
 // 16 bytes that no kernel writes and that are read once.
 __device__ __forceinline__ uint4 load_vector(const char *from) {
     uint4 v;

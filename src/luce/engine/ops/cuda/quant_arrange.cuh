@@ -1,46 +1,41 @@
-// x of a stage for `multiply_together`: by group and half of its products, by eights of tokens. A
-// warp has the same eights of all groups, or of each few of them: then what changes from one to the
-// next is known to the compiler.
+// x of a stage for `multiply_together`: by group and half of its products, by eights of tokens.
+// Each of the feeding warps has a group of all tokens. A span is in registers before its stage is
+// free.
 #define EIGHTS (TOKENS / 8)
-#define ARRANGERS (WARPS / EIGHTS >= 4 ? 4 : WARPS / EIGHTS >= 2 ? 2 : 1) // of the same eight
-#define ARRANGE_TURNS (ARRANGERS > 1 ? 1 : (EIGHTS + WARPS - 1) / WARPS) // for each group
 
-struct Arranger {
-    int eight, first, to; // its first eight of tokens, its first group, where they lie arranged
+struct VectorFeed {
+    int span;
+    const u16 *from;   // of the first span
+    int token[EIGHTS]; // where it begins
+    uint4 x[EIGHTS];
 
-    __device__ __forceinline__ explicit Arranger(const Place &at) {
-        const int warp = threadIdx.x / 32;
-        eight = ARRANGERS > 1 ? warp % EIGHTS : warp;
-        first = ARRANGERS > 1 ? warp / EIGHTS : 0;
-        to = eight * 256 + at.quad * 16 + at.t * 4;
+    __device__ __forceinline__ VectorFeed(const Problem &p, int first_span) : span(first_span) {
+        const int lane = threadIdx.x % 32, group = threadIdx.x / 32 % FEED_WARPS;
+        from = p.x + group * 32 + lane % 4 * (HAS_TWO_SCALES ? 4 : 8);
+#pragma unroll
+        for (int i = 0; i < EIGHTS; ++i)
+            token[i] = min(i * 8 + lane / 4, p.num_tokens - 1) * p.x_stride;
     }
 
-    // Whether a turn of a group is this warp's.
-    __device__ __forceinline__ bool has(int group, int turn) const {
-        return group % ARRANGERS == first && eight + turn * WARPS < EIGHTS;
+    // What meets `Codes`, in their order.
+    __device__ __forceinline__ void load(const Problem &p) {
+#pragma unroll
+        for (int i = 0; i < EIGHTS; ++i) {
+            const u16 *at = from + token[i] + span * SPAN;
+            if (HAS_TWO_SCALES) {
+                const uint2 first = *(const uint2 *)at, second = *(const uint2 *)(at + 16);
+                x[i] = make_uint4(first.x, first.y, second.x, second.y);
+            } else
+                x[i] = *(const uint4 *)at;
+        }
+        span = span + 1 == p.num_spans ? 0 : span + 1;
     }
 
-    __device__ __forceinline__ uint4 load(const char *stage, const Place &at, int group,
-                                          int turn) const {
-        return at.vector(stage, (eight + turn * WARPS) * 8, group);
-    }
-
-    __device__ __forceinline__ void store(char *arranged, int group, int turn, uint4 v) const {
-        char *place = arranged + to + group * 2 * TOKENS * 32 + turn * WARPS * 256;
-        *(u32 *)place = v.x;
-        *(u32 *)(place + 128) = v.y;
-        *(u32 *)(place + TOKENS * 32) = v.z;
-        *(u32 *)(place + TOKENS * 32 + 128) = v.w;
+    __device__ __forceinline__ void store(char *stage) const {
+        char *to = stage + X_AT + threadIdx.x / 32 % FEED_WARPS * 2 * TOKENS * 32;
+#pragma unroll
+        for (int i = 0; i < EIGHTS; ++i)
+            store_eight<TOKENS * 32>(to + i * 256, x[i]);
+        show_to_products();
     }
 };
-
-__device__ __forceinline__ void arrange(const char *stage, const Place &at, char *arranged) {
-    const Arranger arranger(at);
-#pragma unroll
-    for (int group = 0; group < GROUPS; ++group)
-#pragma unroll
-        for (int turn = 0; turn < ARRANGE_TURNS; ++turn)
-            if (arranger.has(group, turn))
-                arranger.store(arranged, group, turn, arranger.load(stage, at, group, turn));
-    show_to_products();
-}

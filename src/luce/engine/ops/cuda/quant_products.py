@@ -16,6 +16,8 @@ import torch
 
 from luce.engine.device import kernel_refusal
 from luce.engine.ops.cuda import quant_split, quant_whole
+from luce.engine.ops.cuda.quant_stage import Rows
+from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.random_planes import random_planes
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.quant_planes import QuantPlanes
@@ -126,10 +128,19 @@ class QuantProducts:
         is_made_for = is_aligned and _MODULES[kernel].refusal(planes) is None
         return is_made_for and _serves(kernel, planes.format, x.device)
 
+    def prepared(self, x: torch.Tensor, norm: NormWeight | None = None) -> Rows | None:
+        """x as `multiply` takes it, once for all matrices that it meets.
+
+        None where there is a norm that does not go with it.
+        """
+        if self._kernel(len(x)) is Kernel.SPLIT:
+            return quant_split.prepared(x, norm)
+        return x if norm is None else None
+
     def multiply(
         self,
         planes: QuantPlanes,
-        x: torch.Tensor,
+        x: Rows,
         out: torch.Tensor,
         bias: torch.Tensor | None,
         residual: torch.Tensor | None,

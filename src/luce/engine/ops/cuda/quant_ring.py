@@ -16,7 +16,10 @@ SPAN = 128
 """Columns of a stage."""
 _GROUPS = 4
 """Of a row, in a stage."""
+_FEED_WARPS = 4
 _FLAG_BYTES = 16
+_BARRIER_BYTES = 16
+"""Of a stage: one when it is full, one when it is free."""
 _LEAST_STAGES = 3
 
 
@@ -59,8 +62,8 @@ class RingTiling:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.row_warps
+        """Of a block: those that multiply, and those that feed them."""
+        return 32 * (self.row_warps + _FEED_WARPS)
 
 
 def stage_bytes(form: QuantFormat, tiling: RingTiling) -> int:
@@ -76,7 +79,7 @@ class Ring:
 
     Attributes:
         stages: of it.
-        nbytes: all of it, with two turns' x as products of four warps want it, and a flag.
+        nbytes: all of it, with barriers and a flag.
     """
 
     stages: int
@@ -89,12 +92,12 @@ class Ring:
         Raises:
             ValueError: too few stages fit.
         """
-        stage = stage_bytes(form, tiling)
-        rest = _FLAG_BYTES + 2 * tiling.tokens * 2 * SPAN
-        stages = min(tiling.stages, (limits.shared_bytes_of(tiling.blocks) - rest) // stage)
+        stage = stage_bytes(form, tiling) + _BARRIER_BYTES
+        room = limits.shared_bytes_of(tiling.blocks) - _FLAG_BYTES
+        stages = min(tiling.stages, room // stage)
         if stages < _LEAST_STAGES:
             raise ValueError(f"{tiling} leaves no room for enough stages of {form.name}")
-        return cls(stages, stages * stage + rest)
+        return cls(stages, stages * stage + _FLAG_BYTES)
 
 
 def constants(form: QuantFormat, tiling: RingTiling, stages: int) -> dict[str, int]:

@@ -26,22 +26,22 @@ __device__ __forceinline__ bool gather(const Problem &p, const Shares &shares, i
         return true;
     // A block of threads has at most two parts: of its first row block, and of its last one. Only
     // the first with a part of this row block can have begun with another one.
-    const i64 size = PARTS * THREADS;
+    const i64 size = PARTS * WORKERS;
     float4 *line = p.partials + 2 * size * first + threadIdx.x;
     float4 *of_first = line + (shares.begin(first) < begin ? size : 0);
     float4 *mine = (int)blockIdx.x == first ? of_first : line + 2 * size * (blockIdx.x - first);
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) {
         const float(&sum)[4] = total[i / TOKEN_TILES][i % TOKEN_TILES];
-        mine[i * THREADS] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        mine[i * WORKERS] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
-    __syncthreads();
+    wait_at<1, WORKERS>();
     if (threadIdx.x == 0) {
         __threadfence();
         *flag = atomicAdd(p.arrived + row_block, 1) == last - first;
         __threadfence();
     }
-    __syncthreads();
+    wait_at<1, WORKERS>();
     if (!*flag)
         return false;
     if (threadIdx.x == 0)
@@ -54,7 +54,7 @@ __device__ __forceinline__ bool gather(const Problem &p, const Shares &shares, i
         const float4 *part = block ? line + 2 * size * block : of_first;
 #pragma unroll
         for (int i = 0; i < PARTS; ++i) {
-            const float4 sum = __ldcg(part + i * THREADS);
+            const float4 sum = __ldcg(part + i * WORKERS);
             float(&into)[4] = total[i / TOKEN_TILES][i % TOKEN_TILES];
             into[0] += sum.x;
             into[1] += sum.y;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void store(const Problem &p, const Place &at, int fir
     for (int tile = 0; tile < ROW_TILES; ++tile) {
         const int row = first_row + at.row + tile * 16;
         const int rows[2] = {min(row, last_row), min(row + 8, last_row)};
-        const int token = at.token + at.t * 2;
+        const int token = at.t * 2;
         float bias[2] = {0.0f, 0.0f};
         if (p.has_bias) {
             bias[0] = bfloat16_to_float(p.bias[rows[0]]);

@@ -2,7 +2,7 @@
 // of threads and their warps.
 //
 // y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]); W in the planes of
-// luce.loaders.quant_formats, x and y bfloat16, sums in float32.
+// luce.loaders.quant_formats, x as quant_staged_rows.cuh has it, y bfloat16, sums in float32.
 //
 // A cluster has a run of row pairs (32 rows) of the matrix, each of its CLUSTER blocks of threads
 // a run of their columns, of which x lies in shared memory all the time. Work is cut into pieces
@@ -34,23 +34,22 @@ __device__ __forceinline__ void clear(Totals &total) {
 // tokens.
 struct Place {
     int quad, t;
-    const char *x[4];
+    const char *x;
     __device__ __forceinline__ explicit Place(const Vectors &vectors) {
         const int lane = threadIdx.x % 32;
         quad = lane / 4;
         t = lane % 4;
-#pragma unroll
-        for (int eight = 0; eight < 4; ++eight)
-            x[eight] = vectors.x + quad * X_LINE + Vectors::piece(quad, t, eight);
+        x = vectors.x + lane * 16;
     }
-    __device__ __forceinline__ uint4 vector(int span, int tile, int eight) const {
-        return *(const uint4 *)(x[eight] + (span * TOKENS + tile * 8) * X_LINE);
+    __device__ __forceinline__ uint4 vector(int unit, int span, int eight, int tile) const {
+        return *(const uint4 *)(x + unit * X_UNIT +
+                                ((span * 4 + eight) * TOKEN_TILES + tile) * X_TILE);
     }
 };
 
 // The products of half of a unit's columns; then its registers are filled again.
 __device__ __forceinline__ void add_span(const Problem &p, const Constants &one, const Place &at,
-                                         int span, int x_span, Unit &unit, u32 (&minima)[ROWS],
+                                         int span, int x_unit, Unit &unit, u32 (&minima)[ROWS],
                                          Totals &total) {
     GroupScale scales[ROWS] = {{one, unit.scales[span][0]}, {one, unit.scales[span][1]},
                                {one, unit.scales[span][2]}, {one, unit.scales[span][3]}};
@@ -62,7 +61,7 @@ __device__ __forceinline__ void add_span(const Problem &p, const Constants &one,
             unit.weights(one, scales[r], span, r, eight, a[r]);
 #pragma unroll
         for (int k = 0; k < TOKEN_TILES; ++k) {
-            const uint4 v = at.vector(x_span, k, eight);
+            const uint4 v = at.vector(x_unit, span, eight, k);
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
                 const u32(&up)[4] = a[tile * 2], (&down)[4] = a[tile * 2 + 1];
@@ -85,9 +84,10 @@ __device__ __forceinline__ void add_scaled(const Vectors &vectors, const Place &
                                            const Totals &products, Totals &total) {
 #pragma unroll
     for (int k = 0; k < TOKEN_TILES; ++k) {
-        const float *back = vectors.back + unit * TOKENS + k * 8 + at.t * 2;
+        const char *line = vectors.x + unit * X_UNIT;
+        const float *back = (const float *)(line + BACK_AT) + k * 8 + at.t * 2;
         const float backs[2] = {back[0], back[1]};
-        const u32 *sums = vectors.sums_of(unit, k) + at.t * 8 + at.quad;
+        const u32 *sums = (const u32 *)(line + SUMS_AT) + k * GROUPS * 8 + at.t * 8 + at.quad;
 #pragma unroll
         for (int tile = 0; tile < 2; ++tile) {
             const u32(&first)[ROWS] = minima[0], (&second)[ROWS] = minima[1];
@@ -197,7 +197,7 @@ __device__ __forceinline__ void add_unit(const Problem &p, const Constants &one,
     clear(products);
 #pragma unroll
     for (int span = 0; span < SPANS; ++span)
-        add_span(p, one, at, span, x_unit * SPANS + span, unit, minima[span], products);
+        add_span(p, one, at, span, x_unit, unit, minima[span], products);
     add_scaled(vectors, at, x_unit, unit.blocks, minima, products, total);
     unit.load_blocks(p);
 }
@@ -271,20 +271,20 @@ __device__ __forceinline__ void work(const Problem &p, int piece, int round) {
     char *shared = shared_memory();
     const int rank = rank_in_cluster<CLUSTER>();
     const Share share(p, rank, piece, round);
-    const Vectors vectors(shared, Share::most_units(p));
-    float *slots = (float *)vectors.end(Share::most_units(p));
+    float *slots = (float *)(shared + Share::most_units(p) * X_UNIT);
+    const Vectors vectors = {shared, (u64 *)(slots + share.pieces * round * SLOT)};
     const Place at(vectors);
     const Constants one(p.num_tokens);
     Way way;
     way.begin(share, share.first_pair);
     Unit unit;
     fill(p, share, way, at, unit);
+    vectors.begin(share.units);
     if (EARLY) {
         let_next_kernel_begin();
         wait_for_kernels_before();
     }
     vectors.fill(p, share.first_unit, share.units);
-    __syncthreads();
     Totals total;
     clear(total);
 #pragma unroll 1
@@ -304,6 +304,7 @@ __device__ __forceinline__ void work(const Problem &p, int piece, int round) {
                 if (is_done)
                     way.begin(share, next);
                 aim(p, share, way, at, unit);
+                vectors.wait(x_unit);
                 add_unit(p, one, vectors, at, x_unit, unit, total);
                 if (leaves)
                     leave(at, slots + item * SLOT, total);
@@ -323,11 +324,11 @@ extern "C" __global__ void
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
 __launch_bounds__(THREADS, 1)
-    quant_split(const u16 *x, u16 *y, const u16 *residual, const u16 *bias, const char *codes,
+    quant_split(const char *x, u16 *y, const u16 *residual, const u16 *bias, const char *codes,
                 const char *high, const char *scales, const char *blocks, int num_tokens,
-                int num_rows, int num_units, int x_stride, int y_stride, int has_bias,
+                int num_rows, int num_units, int y_stride, int has_bias,
                 int has_residual, int piece, int round) {
     work({x, y, residual, bias, codes, high, scales, blocks, num_tokens, num_rows, num_units,
-          x_stride, y_stride, has_bias, has_residual},
+          y_stride, has_bias, has_residual},
          piece, round);
 }

@@ -1,7 +1,8 @@
 """`quant_split.cu` for a format and a number of rows of x: products with quantised matrices.
 
 Columns are split among the blocks of threads of a cluster and their warps; weights go from memory
-right into registers, x lies in shared memory. `docs/lab/quant.md` has the counts.
+right into registers; x, staged once for all of them, lies in shared memory. `docs/lab/quant.md` has
+the counts.
 """
 
 from __future__ import annotations
@@ -17,14 +18,26 @@ from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
 from luce.engine.ops.cuda.quant_operands import (
     SCALES,
     format_constants,
-    number_operands,
     tensor_operands,
 )
+from luce.engine.ops.cuda.quant_stage import (
+    ROWS_FILE,
+    TOKEN_BYTES,
+    Rows,
+    StagedRows,
+    stage,
+    stage_normed,
+    takes_norm,
+)
 from luce.engine.ops.cuda.sources import compiled_kernel
+from luce.engine.ops.projection import NormWeight
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import BLOCK, QuantFormat, ScaleKind
 
+PRIMITIVES = ("hopper.cuh", "quant_split_copies.cuh")
 _FILES = (
+    *PRIMITIVES,
+    ROWS_FILE,
     "quant_split_weights.cuh",
     "quant_split_unit.cuh",
     "quant_split_vectors.cuh",
@@ -32,13 +45,13 @@ _FILES = (
 )
 _NAME = "quant_split"
 _PAIR_ROWS = 32
-_GROUPS = 8
 """Of a unit, which is 32 rows by 256 columns."""
-_LINE_BYTES = BLOCK * 2
 _SLOT_BYTES = 36 * 4
 """Of a row of x: sums of a piece, and room that keeps banks apart."""
 _WARPS = 8
 """Of a block of threads, one a multiprocessor."""
+_BARRIER_BYTES = 8
+"""Of a unit's x."""
 _MOST_UNITS = 1 << 25
 _NARROW = 5120
 """Columns up to which two blocks of threads share a row; four beyond."""
@@ -56,7 +69,7 @@ class SplitTiling:
     """
 
     token_tiles: int
-    is_early: bool = False
+    is_early: bool = True
 
     @property
     def tokens(self) -> int:
@@ -147,15 +160,14 @@ class Room:
         Raises:
             ValueError: there is no room for a pair.
         """
-        sums = 4 * _GROUPS if form.scale is ScaleKind.BYTE_OFFSET else 0
-        x = cut.units * (_LINE_BYTES + sums + 4)
-        slot = cut.pieces * _SLOT_BYTES
-        most = (limits.shared_bytes - tokens * x) // (tokens * slot)
+        x = cut.units * (tokens * TOKEN_BYTES + _BARRIER_BYTES)
+        slot = tokens * cut.pieces * _SLOT_BYTES
+        most = (limits.shared_bytes - x) // slot
         if most < 1:
             raise ValueError(f"{tokens} rows of {cut.units * BLOCK} columns leave no room")
         rounds = -(-cut.pairs // most)
         pairs = -(-cut.pairs // rounds)
-        return cls(pairs, tokens * (x + pairs * slot))
+        return cls(pairs, x + pairs * slot)
 
 
 def refusal(planes: QuantPlanes) -> str | None:
@@ -203,9 +215,27 @@ def _compiled(
     return compiled_kernel(_NAME, _FILES, constants(form, tiling, blocks), launch)
 
 
+def tiling_of(tokens: int) -> SplitTiling:
+    """That of `SPLIT_TILINGS` for so many rows of x."""
+    return next(each for most, each in SPLIT_TILINGS.items() if tokens <= most)
+
+
+def prepared(x: torch.Tensor, norm: NormWeight | None = None) -> StagedRows | None:
+    """x, or norm(x), as `multiply` takes it, for any matrix; None where a norm is not taken.
+
+    Args:
+        x: bfloat16 [T, K], T at most `MOST_ROWS`; rows begin at multiples of 16 bytes.
+        norm: of K.
+    """
+    tiles = tiling_of(len(x)).token_tiles
+    if norm is None:
+        return stage(x, tiles)
+    return stage_normed(x, norm, tiles) if takes_norm(x, norm) else None
+
+
 def multiply(
     planes: QuantPlanes,
-    x: torch.Tensor,
+    x: Rows,
     out: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
@@ -215,7 +245,7 @@ def multiply(
 
     Args:
         planes: W [N, K] that `refusal` accepts.
-        x: bfloat16 [T, K], T at most `MOST_ROWS`; rows begin at multiples of 16 bytes.
+        x: what `prepared` makes, or takes.
         out: bfloat16 [T, N], rows at any distance; may be the residual.
         bias: bfloat16 [N].
         residual: like `out`.
@@ -226,8 +256,10 @@ def multiply(
         RuntimeError: the device does not take the kernel.
     """
     if tiling is None:
-        tiling = next(each for most, each in SPLIT_TILINGS.items() if len(x) <= most)
-    limits = kernel_limits(x.device)
+        tiling = tiling_of(len(x))
+    rows = x if isinstance(x, StagedRows) else stage(x, tiling.token_tiles)
+    assert rows.token_tiles == tiling.token_tiles, "x is staged for another tiling"
+    limits = kernel_limits(out.device)
     cut = _cut(planes.format, planes.rows, planes.columns, limits)
     room = Room.of(planes.format, cut, tiling.tokens, limits)
     kernel = _compiled(planes.format, tiling, cut.blocks, room.nbytes)
@@ -235,8 +267,13 @@ def multiply(
         (cut.clusters * cut.blocks, 1, 1),
         (32 * _WARPS, 1, 1),
         [
-            *tensor_operands(planes, x, out, bias, residual),
-            *number_operands(planes, x, out, bias, residual, BLOCK),
+            *tensor_operands(planes, rows.image, out, bias, residual),
+            rows.tokens,
+            planes.rows,
+            planes.columns // BLOCK,
+            out.stride(0),
+            int(bias is not None),
+            int(residual is not None),
             cut.piece,
             room.round,
         ],

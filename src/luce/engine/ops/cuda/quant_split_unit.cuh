@@ -4,25 +4,18 @@
 
 #define THREADS (WARPS * 32)
 #define HAS_MINIMA (SCALE == SCALE_BYTE_OFFSET)
-#define UNIT 256
-#define GROUPS 8
-#define SPANS 2
 #define PAIR_ROWS 32
 #define ROWS 4
 #define UNIT_CODE_BYTES 128
 #define UNIT_HIGH_BYTES 32
 
 struct Problem {
-    const u16 *x;
+    const char *x;
     u16 *y;
     const u16 *residual, *bias;
     const char *codes, *high, *scales, *blocks;
-    int num_tokens, num_rows, num_units, x_stride, y_stride, has_bias, has_residual;
+    int num_tokens, num_rows, num_units, y_stride, has_bias, has_residual;
 };
-
-__device__ __forceinline__ u32 word_of(const uint4 &words, int index) {
-    return index == 0 ? words.x : index == 1 ? words.y : index == 2 ? words.z : words.w;
-}
 
 struct Unit {
     uint4 codes[SPANS][ROWS][CODE_PARTS];

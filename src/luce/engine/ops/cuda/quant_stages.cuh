@@ -1,12 +1,16 @@
-// Stages of shared memory that quant_whole.cu multiplies from, and what fills them.
+// Stages of shared memory that quant_whole.cu multiplies from, and what fills them: four warps that
+// do nothing else.
 
 #define SPAN 128
 #define GROUPS 4
 #define SPANS_OF_BLOCK 2
 #define TOKENS (TOKEN_TILES * 8)
 #define ROWS (ROW_WARPS * ROW_TILES * 16)
-#define WARPS ROW_WARPS
-#define THREADS (WARPS * 32)
+#define WORKERS (ROW_WARPS * 32)
+#define FEED_WARPS 4
+#define FEEDERS (FEED_WARPS * 32)
+#define THREADS (WORKERS + FEEDERS)
+#define GIVES_REGISTERS (ROW_WARPS == 12 && BLOCKS == 1) // then each has 128 at first
 
 // Of a stage, in bytes.
 #define CODE_BYTES 64
@@ -17,19 +21,14 @@
 #define SCALES_AT (HIGH_AT + HIGH_PARTS * ROWS * HIGH_BYTES)
 #define BLOCKS_AT (SCALES_AT + ROWS * SCALE_BYTES)
 #define X_AT (BLOCKS_AT + (BLOCK_BYTES ? ROWS * 4 : 0))
-#define STAGE_BYTES (X_AT + TOKENS * X_LINE)
-// After the ring: two turns' x as products of four warps want it, and a flag.
-#define ARRANGED_AT (STAGES * STAGE_BYTES)
-#define ARRANGED_BYTES (TOKENS * X_LINE)
-#define FLAG_AT (ARRANGED_AT + 2 * ARRANGED_BYTES)
+#define FULL_AT (X_AT + TOKENS * X_LINE)
+#define FREE_AT (FULL_AT + 8)
+#define STAGE_BYTES (FREE_AT + 8)
+// After the ring: a flag.
+#define FLAG_AT (STAGES * STAGE_BYTES)
 
 #define PARTS (ROW_TILES * TOKEN_TILES)
 #define HAS_TWO_SCALES (SCALE == SCALE_SIXTEEN)
-
-// What a warp reads at once of a token: the part of a line that has a scale of its own. Within 128
-// bytes parts change places from token to token, so that those of one read have banks of their own.
-#define KEYS (HAS_TWO_SCALES ? 4 : 2)
-#define PIECE (128 / KEYS)
 
 struct Problem {
     const u16 *x;
@@ -41,11 +40,6 @@ struct Problem {
     int num_tokens, num_rows, num_spans, x_stride, y_stride, has_bias, has_residual;
 };
 
-// Where a byte of a token's line lies.
-__device__ __forceinline__ int swizzled(int token, int byte) {
-    return byte ^ token % KEYS * PIECE;
-}
-
 // Where a byte of a row's codes lies: a warp reads one group of eight rows at once.
 __device__ __forceinline__ int swizzled_code(int row, int byte) {
     return byte ^ row / 2 % 4 * 16;
@@ -55,18 +49,19 @@ __device__ __forceinline__ int swizzled_code(int row, int byte) {
 // apart, where codes change places alike.
 template <int BYTES> struct PlaneFeed {
     static const int CHUNK = BYTES < 16 ? BYTES : 16, CHUNKS = BYTES / CHUNK;
-    static const int COUNT = ROWS * CHUNKS, EACH = (COUNT + THREADS - 1) / THREADS;
-    static const int STEP = THREADS / CHUNKS * BYTES;
+    static const int COUNT = ROWS * CHUNKS, EACH = (COUNT + FEEDERS - 1) / FEEDERS;
+    static const int STEP = FEEDERS / CHUNKS * BYTES;
     const char *from[EACH]; // of the first span
     int place;
 
     __device__ __forceinline__ void start(const char *plane, i64 row_bytes, int first_row,
                                           int num_rows) {
-        const int line = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * CHUNK;
+        const int thread = threadIdx.x % FEEDERS;
+        const int line = thread / CHUNKS, chunk = thread % CHUNKS * CHUNK;
         place = line * BYTES + (BYTES == CODE_BYTES ? swizzled_code(line, chunk) : chunk);
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            int row = min(first_row + line + i * (THREADS / CHUNKS), num_rows - 1);
+            int row = min(first_row + line + i * (FEEDERS / CHUNKS), num_rows - 1);
             from[i] = plane + row * row_bytes + chunk;
         }
     }
@@ -74,49 +69,21 @@ template <int BYTES> struct PlaneFeed {
     __device__ __forceinline__ void copy(char *to, int span) const {
 #pragma unroll
         for (int i = 0; i < EACH; ++i)
-            if ((i + 1) * THREADS <= COUNT || threadIdx.x + i * THREADS < COUNT)
+            if ((i + 1) * FEEDERS <= COUNT || threadIdx.x % FEEDERS + i * FEEDERS < COUNT)
                 copy_async<CHUNK>(to + place + i * STEP, from[i] + span * BYTES, CHUNK);
-    }
-};
-
-// Copies a span of x for every unit.
-struct VectorFeed {
-    static const int CHUNKS = X_LINE / 16, COUNT = TOKENS * CHUNKS;
-    static const int EACH = (COUNT + THREADS - 1) / THREADS, STEP = THREADS / CHUNKS * X_LINE;
-    int span, place;
-    const char *from[EACH]; // of the first span
-
-    __device__ __forceinline__ VectorFeed(const Problem &p, int first_span) : span(first_span) {
-        const int line = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * 16;
-        place = X_AT + line * X_LINE + swizzled(line, chunk);
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            int token = min(line + i * (THREADS / CHUNKS), p.num_tokens - 1);
-            from[i] = (const char *)p.x + (i64)token * p.x_stride * 2 + chunk;
-        }
-    }
-
-    __device__ __forceinline__ void copy(const Problem &p, char *stage) {
-        const int line = threadIdx.x / CHUNKS;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i)
-            if ((i + 1) * THREADS <= COUNT || threadIdx.x + i * THREADS < COUNT)
-                copy_async<16>(stage + place + i * STEP, from[i] + span * X_LINE,
-                               line + i * (THREADS / CHUNKS) < p.num_tokens ? 16 : 0);
-        span = span + 1 == p.num_spans ? 0 : span + 1;
     }
 };
 
 // Copies d, and dmin, of the blocks of 256 columns.
 struct BlockFeed {
-    static const int EACH = (ROWS + THREADS - 1) / THREADS;
+    static const int EACH = (ROWS + FEEDERS - 1) / FEEDERS;
     i64 first[EACH];        // of the row's blocks
     const char *from[EACH]; // where it is
 
     __device__ __forceinline__ void start(const Problem &p, int first_row) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            int row = min(first_row + (int)threadIdx.x + i * THREADS, p.num_rows - 1);
+            int row = min(first_row + (int)threadIdx.x % FEEDERS + i * FEEDERS, p.num_rows - 1);
             first[i] = (i64)row * (p.num_spans / SPANS_OF_BLOCK);
             from[i] = p.blocks + first[i] * BLOCK_BYTES;
         }
@@ -125,16 +92,16 @@ struct BlockFeed {
     __device__ __forceinline__ void copy(const Problem &p, char *to, int span) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
-            const int index = threadIdx.x + i * THREADS;
+            const int index = threadIdx.x % FEEDERS + i * FEEDERS;
             if (BLOCK_BYTES == 4) {
-                if ((i + 1) * THREADS <= ROWS || index < ROWS)
+                if ((i + 1) * FEEDERS <= ROWS || index < ROWS)
                     copy_async<4>(to + index * 4, from[i] + span / SPANS_OF_BLOCK * 4, 4);
                 continue;
             }
             // Four bytes are the least that can be copied: a block's neighbour comes along.
             const i64 block = (first[i] + span / SPANS_OF_BLOCK) & ~1ll;
             const int there = block + 1 < (i64)p.num_rows * (p.num_spans / SPANS_OF_BLOCK) ? 4 : 2;
-            if ((i + 1) * THREADS <= ROWS || index < ROWS)
+            if ((i + 1) * FEEDERS <= ROWS || index < ROWS)
                 copy_async<4>(to + index * 4, p.blocks + block * BLOCK_BYTES, there);
         }
     }

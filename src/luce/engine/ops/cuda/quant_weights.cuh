@@ -86,7 +86,6 @@ __device__ __forceinline__ void begin_group(u64 arranged, int group, const Group
                                             Totals &total) {
     const u64 first = shared_matrix_after(arranged, group * 2 * TOKENS * 32);
     const u64 second = shared_matrix_after(arranged, (group * 2 + 1) * TOKENS * 32);
-    begin_products();
 #pragma unroll
     for (int tile = 0; tile < ROW_TILES; ++tile) {
         const u32(&up)[4] = weights[tile][0].pairs;
@@ -94,5 +93,4 @@ __device__ __forceinline__ void begin_group(u64 arranged, int group, const Group
         multiply_together(total[tile], up[0], down[0], up[1], down[1], first, 1);
         multiply_together(total[tile], up[2], down[2], up[3], down[3], second, 1);
     }
-    commit_products();
 }

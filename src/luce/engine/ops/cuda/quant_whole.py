@@ -21,6 +21,7 @@ from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import QuantFormat
 
 _FILES = (
+    "hopper.cuh",
     "quant_stages.cuh",
     "quant_codes.cuh",
     "quant_places.cuh",

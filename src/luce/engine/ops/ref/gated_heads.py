@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import Placing
-from luce.engine.ops.qkv import PlaceQkv
+from luce.engine.ops.qkv import PlaceQkv, Placing
 
 
 class ReferenceGatedHeads:

@@ -1,8 +1,8 @@
 """The causal depthwise convolution of gated DeltaNet, its silu, and the length of queries and keys.
 
 A sequence's last inputs stay in its slot. A step of one token reads and shifts them in one kernel;
-runs of tokens are convolved by one kernel and leave their last inputs by another, since programs
-of the first still read the old ones.
+runs of tokens are convolved by one kernel and leave their last inputs by a later one
+(`gated_delta_chunk`), since programs of the first still read the old ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_f
 KEY_EPS = 1e-6
 """Added to the squared length of a query or key."""
 _TILE = 16
-_TAIL_CHANNELS = 256
 
 
 @triton.jit
@@ -108,23 +107,14 @@ def _run_kernel(
     tl.store(target, result.to(out.dtype.element_ty), mask=inside & (index < count)[:, None])
 
 
-@direct
-@triton.jit(
-    do_not_specialize=["first_sequence"],
-    do_not_specialize_on_alignment=["rows", "query_starts"],
-)
-def _tail_kernel(
-    projected, states, rows, query_starts, first_sequence, token_stride, state_stride,
-    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def leave_tail(
+    projected, states, row, start, count, channels, token_stride, state_stride,
+    C: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Program (channels, sequence): the run's last inputs, behind what it leaves of the old."""
-    wait_for_inputs()
-    sequence = first_sequence + tl.program_id(1)
-    start = tl.load(query_starts + sequence)
-    count = tl.load(query_starts + sequence + 1) - start
-    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Some channels of a run's last inputs, behind what it leaves of the old."""
     inside = channels < C
-    line = states + tl.load(rows + sequence).to(tl.int64) * state_stride + channels
+    line = states + row.to(tl.int64) * state_stride + channels
     for place in tl.static_range(WIDTH - 1):
         # Oldest first: what is read lies behind what was written.
         source = count - (WIDTH - 1) + place
@@ -149,7 +139,7 @@ def convolve(
         projected: [T, >= C], rows of any stride.
         shape: geometry.
         taps: [C, W], oldest input first.
-        states: [S, (W-1) * C], rows of any stride; advanced at the step's rows.
+        states: [S, (W-1) * C], rows of any stride; advanced where a sequence has one token.
         tensors: the step's rows and tokens.
         only_runs: the leading sequences, of one token each, are left out.
 
@@ -179,9 +169,5 @@ def convolve(
         _run_kernel[(num_heads, triton.cdiv(tensors.max_queries, _TILE), sequences)](
             projected, taps, states, rows, starts, out, lanes, *strides, scale, KEY_EPS,
             **sizes, TILE=_TILE, BLOCK=block, num_warps=4, **LAUNCH,
-        )  # fmt: skip
-        _tail_kernel[(triton.cdiv(shape.channels, _TAIL_CHANNELS), sequences)](
-            projected, states, rows, starts, lanes, *strides,
-            C=shape.channels, WIDTH=shape.conv_width, BLOCK=_TAIL_CHANNELS, num_warps=2, **LAUNCH,
         )  # fmt: skip
     return out

@@ -130,7 +130,10 @@ class DeviceGatedDelta:
             self._one_token(projected, shape, weights, state, tensors, out)
         if lanes < tensors.rows.shape[0]:
             mixed = convolve(projected, shape, weights.conv, state.conv, tensors, only_runs=True)
-            run_chunks(DeltaStep(mixed, projected, shape, weights, state.recurrent, tensors, out))
+            step = DeltaStep(
+                mixed, projected, shape, weights, state.recurrent, state.conv, tensors, out
+            )
+            run_chunks(step)
             _norm(out[lanes:], projected[lanes:], shape, weights)
         return out
 
@@ -184,7 +187,7 @@ def stepwise_gated_delta(
     """The same kernel by kernel."""
     mixed = convolve(projected, shape, weights.conv, state.conv, tensors)
     out = projected.new_empty(len(projected), shape.value_size)
-    step = DeltaStep(mixed, projected, shape, weights, state.recurrent, tensors, out)
+    step = DeltaStep(mixed, projected, shape, weights, state.recurrent, state.conv, tensors, out)
     if tensors.num_decode:
         _advance(step)
     if tensors.num_decode < tensors.rows.shape[0]:

@@ -25,6 +25,7 @@ import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights
+from luce.engine.ops.triton.causal_conv import leave_tail
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import (
     INTERPRETED,
@@ -38,7 +39,11 @@ from luce.engine.ops.triton.numeric import (
 CHUNK = 64
 """Tokens that are computed together."""
 _SUB = 16
+_PRECISION = "tf32"
+"""Of the inverse's products, for narrow types: it is rounded to one of them in the end."""
 _COLUMNS = 32
+_TAIL_CHANNELS = 512
+"""Of a program that leaves a run's last inputs."""
 
 
 @triton.jit
@@ -97,19 +102,34 @@ def _inverse(a, CHUNK: tl.constexpr, SUB: tl.constexpr, PRECISION: tl.constexpr)
 
 
 @direct
-@triton.jit(do_not_specialize=["first_sequence"], do_not_specialize_on_alignment=["query_starts"])
+@triton.jit(
+    do_not_specialize=["first_sequence"],
+    do_not_specialize_on_alignment=["rows", "query_starts"],
+)
 def _chunk_kernel(
-    mixed, projected, decay, dt_bias, w, u, p, sums, query_starts, first_sequence, token_stride,
+    mixed, projected, decay, dt_bias, w, u, p, sums, tails, rows, query_starts, first_sequence,
+    token_stride, tail_stride, WIDTH: tl.constexpr, TAIL: tl.constexpr,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, C: tl.constexpr,
     TILED: tl.constexpr, CHUNK: tl.constexpr, SUB: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Program (value head, chunk, sequence): W, U, P and G of one chunk."""
-    wait_for_inputs()
+    """Program (value head, chunk, sequence): W, U, P and G of one chunk.
+
+    Those behind the last head leave the convolution's last inputs.
+    """
     head, sequence = tl.program_id(0), first_sequence + tl.program_id(2)
     start = tl.load(query_starts + sequence)
     count = tl.load(query_starts + sequence + 1) - start
+    wait_for_inputs()
     if tl.program_id(1) * CHUNK >= count:
+        return
+    if head >= HV:
+        if tl.program_id(1) == 0:
+            channels = (head - HV) * TAIL + tl.arange(0, TAIL)
+            row = tl.load(rows + sequence)
+            leave_tail(
+                projected, tails, row, start, count, channels, token_stride, tail_stride, C, WIDTH
+            )
         return
     index = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     real = index < count
@@ -161,18 +181,19 @@ def _scan_kernel(
     TILED: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """Program (columns of the state, value head, sequence): chunk after chunk."""
-    wait_for_inputs()
     head, sequence = tl.program_id(1), first_sequence + tl.program_id(2)
     start = tl.load(query_starts + sequence)
     count = tl.load(query_starts + sequence + 1) - start
-    if count <= 0:
-        return
     keys = tl.arange(0, BLOCK_K)
     values = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     cells = head * (DK * DV) + keys[:, None] * DV + values[None, :]
     store = states + tl.load(rows + sequence).to(tl.int64) * state_stride + cells
     within = (keys < DK)[:, None] & (values < DV)[None, :]
-    state = tl.load(store, mask=within, other=0.0)
+    # As in `gated_delta._step_kernel`: older than all that runs beside this.
+    state = tl.load(store, mask=within & (count > 0), other=0.0)
+    wait_for_inputs()
+    if count <= 0:
+        return
     first_query = mixed + key_head(head, HK, HV, TILED) * DK + keys[None, :]
     for first in range(0, count, CHUNK):
         index = first + tl.arange(0, CHUNK)
@@ -212,6 +233,7 @@ class DeltaStep:
         shape: geometry.
         weights: decay's.
         states: f32 [S, Hv * Dk * Dv], rows of any stride; advanced in place.
+        tails: [S, (W-1) * C], last inputs of the convolution, likewise.
         tensors: the step's rows and tokens.
         out: [T, Hv * Dv], to be written.
     """
@@ -221,12 +243,16 @@ class DeltaStep:
     shape: DeltaShape
     weights: DeltaWeights
     states: torch.Tensor
+    tails: torch.Tensor
     tensors: AttentionTensors
     out: torch.Tensor
 
 
 def run_chunks(step: DeltaStep) -> None:
-    """Advance all sequences behind the first `tensors.num_decode` by their tokens."""
+    """Advance all sequences behind the first `tensors.num_decode` by their tokens.
+
+    The convolution's kernel for them is done with what it left the last time.
+    """
     mixed, projected, shape, tensors = step.mixed, step.projected, step.shape, step.tensors
     weights, states, out = step.weights, step.states, step.out
     tokens, heads = len(mixed), shape.num_value_heads
@@ -246,11 +272,13 @@ def run_chunks(step: DeltaStep) -> None:
         "CHUNK": CHUNK,
         "BLOCK_K": power_of_two(dim_k, 16),
     }
-    _chunk_kernel[(heads, triton.cdiv(tensors.max_queries, CHUNK), sequences)](
-        mixed, projected, weights.decay, weights.dt_bias, w, u, p, sums,
-        tensors.query_starts, first, projected.stride(0),
-        **sizes, SUB=_SUB, BLOCK_V=power_of_two(dim_v, 16),
-        PRECISION="ieee" if is_wide or INTERPRETED.value else "tf32x3",
+    programs = heads + triton.cdiv(shape.channels, _TAIL_CHANNELS)
+    _chunk_kernel[(programs, triton.cdiv(tensors.max_queries, CHUNK), sequences)](
+        mixed, projected, weights.decay, weights.dt_bias, w, u, p, sums, step.tails,
+        tensors.rows, tensors.query_starts, first, projected.stride(0), step.tails.stride(0),
+        WIDTH=shape.conv_width, TAIL=_TAIL_CHANNELS, **sizes, SUB=_SUB,
+        BLOCK_V=power_of_two(dim_v, 16),
+        PRECISION="ieee" if is_wide or INTERPRETED.value else _PRECISION,
         num_warps=4, num_stages=1, **LAUNCH,
     )  # fmt: skip
     columns = min(_COLUMNS, power_of_two(dim_v, 16))

@@ -142,14 +142,15 @@ def _step_kernel(
     v = _convolved(v_old, v_new, v_factors, WIDTH).to(dtype).to(tl.float32)
     state, found = _advanced(state, q, k, v, beta, g)
     tl.store(results + head * DV + values, found.to(dtype), mask=in_value)
-    tl.store(store + cells, state, mask=within)
-    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
     # All threads have written, and read the old inputs, before one of them says so.
     tl.debug_barrier()
     arrival = arrivals + lane * HK + key
     is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == (
         tl.num_programs(0) * (HV // HK) - 1
     )
+    # After it, so that it does not wait for what no other program reads.
+    tl.store(store + cells, state, mask=within)
+    _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
     if is_last:
         tl.store(arrival, 0)
         _move_on(line, qk_old, qk_new, qk_channels, in_both, C, WIDTH)

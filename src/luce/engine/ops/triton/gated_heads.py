@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import Placing
 from luce.engine.ops.kv_cache import TypedCache
-from luce.engine.ops.qkv import PlaceQkv
+from luce.engine.ops.qkv import PlaceQkv, Placing
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv

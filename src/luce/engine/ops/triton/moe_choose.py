@@ -1,8 +1,8 @@
 """What comes before a mixture's products, for a few tokens in one kernel.
 
 Programs of a token make some of the router's logits each, out of the norm, which each makes for
-itself; the last of them to be done chooses the experts. One more leaves the normalised row as the
-words that the products take.
+itself; the last of them to be done chooses the experts, if it shall. One more leaves the normalised
+row as the words that the products take.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ _SPREAD = 4
 
 
 @triton.jit
-def _inverse_length(x, columns, eps, SIZE: tl.constexpr):
-    """Of a row's RMS, and the row in float32."""
-    wide = tl.load(x + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
-    return tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps), wide
+def _load_row(hidden, token, stride, SIZE: tl.constexpr, BLOCK_IN: tl.constexpr):
+    """A token's row."""
+    columns = tl.arange(0, BLOCK_IN)
+    return tl.load(hidden + token * stride + columns, mask=columns < SIZE, other=0.0)
+
+
+@triton.jit
+def _inverse_length(wide, eps, SIZE: tl.constexpr):
+    """Of the RMS of a row in float32."""
+    return tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
 
 
 @triton.jit
 def _leave_words(
-    x, norm, words, eps, plane, first, dtype: tl.constexpr, SIZE: tl.constexpr,
-    BLOCK_IN: tl.constexpr, num_groups: tl.constexpr, BG: tl.constexpr,
-    PLAIN: tl.constexpr, TABLE: tl.constexpr,
+    row, x, factors, words, eps, plane, groups, dtype: tl.constexpr, SIZE: tl.constexpr,
+    num_groups: tl.constexpr, BG: tl.constexpr, PLAIN: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """The words of some groups of a token's normalised row."""
-    groups = first + tl.arange(0, BG)
     at = groups[:, None] * 32 + tl.arange(0, 32)[None, :]
-    inside = (groups < num_groups)[:, None]
-    factors = tl.load(norm + at, mask=inside, other=0.0)
-    wait_for_inputs()
-    inverse, _ = _inverse_length(x, tl.arange(0, BLOCK_IN), eps, SIZE)
-    mine = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    mine = tl.load(x + at, mask=(groups < num_groups)[:, None], other=0.0).to(tl.float32)
+    inverse = _inverse_length(row.to(tl.float32), eps, SIZE)
     # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
-    row = (mine * inverse).to(dtype) * factors
-    quantise_in_orders(words, row.to(tl.float32), groups, plane, num_groups, BG, PLAIN, TABLE)
+    normal = (mine * inverse).to(dtype) * factors
+    quantise_in_orders(words, normal.to(tl.float32), groups, plane, num_groups, BG, PLAIN, TABLE)
 
 
 @triton.jit
 def _leave_logits(
-    x, w, factors, logits, rows, num_logits, eps, dtype: tl.constexpr, SIZE: tl.constexpr,
-    BLOCK_IN: tl.constexpr,
-):  # fmt: skip
+    row, w, factors, logits, rows, num_logits, eps, dtype: tl.constexpr, SIZE: tl.constexpr
+):
     """Some of a token's logits, from rows of the router and the norm's weight."""
-    inverse, wide = _inverse_length(x, tl.arange(0, BLOCK_IN), eps, SIZE)
+    wide = row.to(tl.float32)
     # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
-    row = (wide * inverse).to(dtype) * factors
-    result = tl.sum(w.to(tl.float32) * row.to(tl.float32)[None, :], 1)
+    normal = (wide * _inverse_length(wide, eps, SIZE)).to(dtype) * factors
+    result = tl.sum(w.to(tl.float32) * normal.to(tl.float32)[None, :], 1)
     tl.store(logits + rows, result.to(dtype), mask=rows < num_logits)
 
 
@@ -78,6 +78,7 @@ def _choose_kernel(
     SIZE: tl.constexpr, CHOSEN: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_IN: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
     num_groups: tl.constexpr, BG: tl.constexpr, PLAIN: tl.constexpr, TABLE: tl.constexpr,
+    CHOOSES: tl.constexpr,
 ):  # fmt: skip
     """Program (groups of words, or then rows of the router; TOKENS tokens)."""
     ahead: tl.constexpr = (num_groups + BG - 1) // BG
@@ -86,11 +87,22 @@ def _choose_kernel(
     parts = tl.num_programs(0) - ahead
     dtype: tl.constexpr = hidden.dtype.element_ty
     if part < 0:
+        groups = (part + ahead) * BG + tl.arange(0, BG)
+        at = groups[:, None] * 32 + tl.arange(0, 32)[None, :]
+        scales = tl.load(norm + at, mask=(groups < num_groups)[:, None], other=0.0)
+        wait_for_inputs()
+        row = _load_row(hidden, first, stride, SIZE, BLOCK_IN)
         for token in range(first, last):
+            following = row
+            if TOKENS > 1:
+                # The next row is on its way while this one is worked on.
+                next_token = tl.minimum(token + 1, last - 1)
+                following = _load_row(hidden, next_token, stride, SIZE, BLOCK_IN)
             _leave_words(
-                hidden + token * stride, norm, words + token * (19 * num_groups), eps, plane,
-                (part + ahead) * BG, dtype, SIZE, BLOCK_IN, num_groups, BG, PLAIN, TABLE,
+                row, hidden + token * stride, scales, words + token * (19 * num_groups), eps,
+                plane, groups, dtype, SIZE, num_groups, BG, PLAIN, TABLE,
             )  # fmt: skip
+            row = following
     else:
         rows, columns = part * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_IN)
         # The weights, and the norm's, are on their way before the kernel ahead is done.
@@ -98,25 +110,31 @@ def _choose_kernel(
         w = tl.load(matrix + rows[:, None] * SIZE + columns[None, :], mask=inside, other=0.0)
         factors = tl.load(norm + columns, mask=columns < SIZE, other=0.0)
         wait_for_inputs()
+        row = _load_row(hidden, first, stride, SIZE, BLOCK_IN)
         for token in range(first, last):
+            following = row
+            if TOKENS > 1:
+                next_token = tl.minimum(token + 1, last - 1)
+                following = _load_row(hidden, next_token, stride, SIZE, BLOCK_IN)
             _leave_logits(
-                hidden + token * stride, w, factors, logits + token * num_logits, rows,
-                num_logits, eps, dtype, SIZE, BLOCK_IN,
-            )  # fmt: skip
-        # All threads have written before one of them says so.
-        tl.debug_barrier()
-        arrival = arrivals + tl.program_id(1)
-        if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == parts - 1:
-            tl.store(arrival, 0)
-            index = tl.arange(0, BLOCK)
-            for token in range(first, last):
-                # Past this multiprocessor's own cache: other ones wrote it.
-                at, there = logits + token * num_logits + index, index < num_experts
-                every = tl.load(at, mask=there, other=float("-inf"), cache_modifier=".cg")
-                choose_experts(
-                    every, num_experts, experts + token * CHOSEN, weights + token * CHOSEN, loads,
-                    CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
-                )  # fmt: skip
+                row, w, factors, logits + token * num_logits, rows, num_logits, eps, dtype, SIZE
+            )
+            row = following
+        if CHOOSES:
+            # All threads have written before one of them says so.
+            tl.debug_barrier()
+            arrival = arrivals + tl.program_id(1)
+            if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == parts - 1:
+                tl.store(arrival, 0)
+                index = tl.arange(0, BLOCK)
+                for token in range(first, last):
+                    # Past this multiprocessor's own cache: other ones wrote it.
+                    at, there = logits + token * num_logits + index, index < num_experts
+                    every = tl.load(at, mask=there, other=float("-inf"), cache_modifier=".cg")
+                    choose_experts(
+                        every, num_experts, experts + token * CHOSEN, weights + token * CHOSEN,
+                        loads, CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
+                    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +175,39 @@ def choose(
         orders: of the words, as in `norm_and_quantise`.
         arrivals: i32 [MOST_TOKENS], 0 between launches.
     """
+    tokens, chosen = len(hidden), router.num_chosen
+    routing = Routing(
+        experts=hidden.new_empty(tokens, chosen, dtype=torch.int64),
+        weights=hidden.new_empty(tokens, chosen),
+    )
+    words, logits = _launch(hidden, norm, router, orders, (routing, arrivals))
+    has_gate = logits.shape[1] > router.num_experts
+    return ChosenWords(words, routing, logits[:, router.num_experts :] if has_gate else None)
+
+
+def words_and_logits(
+    hidden: torch.Tensor, norm: NormWeight, router: Router, orders: tuple[bool, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`choose` without choosing: words, int32 [orders, T, 19, K / 32], and logits."""
+    return _launch(hidden, norm, router, orders, None)
+
+
+def _launch(
+    hidden: torch.Tensor,
+    norm: NormWeight,
+    router: Router,
+    orders: tuple[bool, ...],
+    choice: tuple[Routing, torch.Tensor] | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Words and logits; fills the routing, if there is one, by such arrivals."""
     gate = router.gate
     assert isinstance(gate, DeviceLinear)
     (tokens, size), num_logits = hidden.shape, gate.weight.shape[0]
     chosen, groups = router.num_chosen, size // GROUP
     words = hidden.new_empty(len(orders), tokens, WORDS, groups, dtype=torch.int32)
     logits = hidden.new_empty(tokens, num_logits)
-    routing = Routing(
-        experts=hidden.new_empty(tokens, chosen, dtype=torch.int64),
-        weights=hidden.new_empty(tokens, chosen),
-    )
+    # Any tensors, where they are not used.
+    routing, arrivals = (Routing(words, logits), words) if choice is None else choice
     block_groups, block_in = min(_WORD_GROUPS, power_of_two(groups)), power_of_two(size)
     parts = triton.cdiv(num_logits, _ROWS) + triton.cdiv(groups, block_groups)
     each = power_of_two(triton.cdiv(tokens, _SPREAD))
@@ -177,8 +218,7 @@ def choose(
         SIZE=size, CHOSEN=chosen, NORM=router.norm_weights, ROWS=_ROWS,
         BLOCK_IN=block_in, BLOCK=power_of_two(router.num_experts),
         BLOCK_CHOSEN=power_of_two(chosen), num_groups=groups, BG=block_groups,
-        PLAIN=False in orders, TABLE=True in orders,
+        PLAIN=False in orders, TABLE=True in orders, CHOOSES=choice is not None,
         num_warps=max(1, block_in // _WARP_COLUMNS), **LAUNCH,
     )  # fmt: skip
-    has_gate = num_logits > router.num_experts
-    return ChosenWords(words, routing, logits[:, router.num_experts :] if has_gate else None)
+    return words, logits

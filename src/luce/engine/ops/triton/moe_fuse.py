@@ -15,7 +15,6 @@ from luce.engine.ops.triton import moe_choose
 from luce.engine.ops.triton.linear import DeviceLinear
 from luce.engine.ops.triton.moe_few import (
     DEFAULT_TILINGS,
-    MOST_TOKENS,
     FewTilings,
     FewTokens,
 )
@@ -93,6 +92,6 @@ def _try(few: FewTokens, router: Router) -> None:
     loads, width = torch.zeros_like(router.loads), few.inner.planes.columns
     dtype = router.gate.weight.dtype if isinstance(router.gate, DeviceLinear) else torch.bfloat16
     norm = NormWeight(torch.ones(width, dtype=dtype, device=loads.device), 1e-6)
-    for tokens in (1 << doubling for doubling in range(MOST_TOKENS.bit_length())):
+    for tokens in (1 << doubling for doubling in range(few.most_tokens.bit_length())):
         few(norm.weight.repeat(tokens, 1), norm, replace(router, loads=loads))
     try_mixture(few, router.num_chosen, dtype)

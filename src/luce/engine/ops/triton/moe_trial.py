@@ -17,7 +17,7 @@ from luce.engine.ops.triton.moe_few import FewTokens
 from luce.engine.ops.triton.moe_quant import PlanesOfExperts
 from luce.engine.ops.triton.probe import TrialError
 
-_TOKENS = (1, 3)
+_TOKENS = (1, 3, 6)
 _MOST_APART = 2e-2
 """Of the norm of what is added; results in bfloat16, and a router's rounding, make 4e-3 of it."""
 

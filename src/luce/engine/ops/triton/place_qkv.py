@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import Placing
 from luce.engine.ops.kv_cache import KVCache, TypedCache
-from luce.engine.ops.qkv import HeadNorms, TokenPlaces
+from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces
 from luce.engine.ops.triton.cache_parts import store_typed
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
@@ -22,12 +21,17 @@ _MANY_TOKENS = 512
 
 
 @triton.jit
-def _normed(half, scale, query_weight, key_weight, index, is_query, is_value, inside):
-    """One half of each head, normalised; values stay as they are."""
-    dtype = half.dtype
+def _norm_weights(query_weight, key_weight, index, is_query, inside):
+    """Of one half of each head."""
     query = tl.load(query_weight + index[None, :], mask=inside & is_query, other=1.0)
     key = tl.load(key_weight + index[None, :], mask=inside & ~is_query, other=1.0)
-    normal = (half.to(tl.float32) * scale).to(dtype) * tl.where(is_query, query, key)
+    return tl.where(is_query, query, key)
+
+
+@triton.jit
+def _normed(half, scale, weights, is_value):
+    """One half of each head, normalised; values stay as they are."""
+    normal = (half.to(tl.float32) * scale).to(half.dtype) * weights
     return tl.where(is_value, half, normal)
 
 
@@ -62,7 +66,6 @@ def _place_kernel(
 
     GATED: each query of `source` is followed by its gate, which is left out of `packed`.
     """
-    wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     pair = tl.arange(0, HALF)
@@ -74,6 +77,11 @@ def _place_kernel(
     else:
         left_index = tl.where(pair < R // 2, pair, pair + R // 2)
         right_index = left_index + tl.where(pair < R // 2, R // 2, (D - R) // 2)
+    if HAS_NORM:
+        # On their way before the kernel ahead is done.
+        left_weights = _norm_weights(query_weight, key_weight, left_index, is_query, inside)
+        right_weights = _norm_weights(query_weight, key_weight, right_index, is_query, inside)
+    wait_for_inputs()
     line = packed + (token * (H + 2 * K) + heads) * D
     given = source + (token * (H + 2 * K) + heads) * D
     if GATED:
@@ -84,12 +92,8 @@ def _place_kernel(
         wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
         square = tl.sum(wide_left * wide_left + wide_right * wide_right, 1)
         scale = tl.rsqrt(square / D + eps)[:, None]
-        left = _normed(
-            left, scale, query_weight, key_weight, left_index, is_query, is_value, inside
-        )
-        right = _normed(
-            right, scale, query_weight, key_weight, right_index, is_query, is_value, inside
-        )
+        left = _normed(left, scale, left_weights, is_value)
+        right = _normed(right, scale, right_weights, is_value)
     angle = rotary + token * R + pair * 2
     cosine = tl.load(angle, mask=pair < R // 2, other=1.0)[None, :]
     sine = tl.load(angle + 1, mask=pair < R // 2, other=0.0)[None, :]

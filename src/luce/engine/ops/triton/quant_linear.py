@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from luce.engine.ops.cuda.quant_stage import Rows
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.quant_matmul import check_parts
 from luce.engine.ops.stored_linear import StoredLinear
@@ -62,10 +63,16 @@ class MmaProduct(Protocol):
     def takes(self, planes: QuantPlanes, x: torch.Tensor) -> bool:
         """Whether it multiplies these."""
 
+    def prepared(self, x: torch.Tensor, norm: NormWeight | None = None) -> Rows | None:
+        """x as `multiply` takes it, once for all matrices that it meets.
+
+        None where there is a norm that does not go with it.
+        """
+
     def multiply(
         self,
         planes: QuantPlanes,
-        x: torch.Tensor,
+        x: Rows,
         out: torch.Tensor,
         bias: torch.Tensor | None,
         residual: torch.Tensor | None,
@@ -119,14 +126,17 @@ class TritonQuantLinear(StoredLinear):
         return self._run(x, residual, residual)
 
     def normed(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor | None:
-        """The product of norm(x), or None where `quant_vector` is not the kernel for it.
+        """The product of norm(x), or None where the norm does not leave x as the kernel wants it.
 
-        The norm leaves the words of x, which programs would else make each for itself.
+        Words for `quant_vector`, which programs would else make each for itself, or staged rows.
         """
         tokens, groups = len(x), self._columns // GROUP
-        if tokens > max(self._tilings.vector) or groups > MOST_GROUPS:
-            return None
-        if self._mma is not None and any(self._mma.takes(p.planes, x) for p in self._parts):
+        taken = [self._mma is not None and self._mma.takes(p.planes, x) for p in self._parts]
+        if self._mma is not None and all(taken):
+            rows = self._mma.prepared(x, norm)
+            y = x.new_empty(tokens, self._rows)
+            return None if rows is None else self._run(x, y, None, rows)
+        if any(taken) or tokens > max(self._tilings.vector) or groups > MOST_GROUPS:
             return None
         orders = tuple(sorted({part.flags["table"] != 0 for part in self._parts}))
         facts = "norm_and_quantise", x.dtype, groups, orders
@@ -138,16 +148,24 @@ class TritonQuantLinear(StoredLinear):
             self._vector(part, x, y, None, words[orders.index(part.flags["table"] != 0)])
         return y
 
-    def _run(self, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    def _run(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        residual: torch.Tensor | None,
+        rows: Rows | None = None,
+    ) -> torch.Tensor:
         assert x.stride(1) == 1, "columns of x must lie closely"
         assert y.is_contiguous()
         tokens = len(x)
         for part in self._parts:
             if self._mma is not None and self._mma.takes(part.planes, x):
+                rows = self._mma.prepared(x) if rows is None else rows
+                assert rows is not None
                 out = y[:, part.start :]
                 old = None if residual is None else residual[:, part.start :]
                 bias = None if self._bias is None else self._bias[part.start :]
-                self._mma.multiply(part.planes, x, out, bias, old)
+                self._mma.multiply(part.planes, rows, out, bias, old)
             elif tokens <= max(self._tilings.vector):
                 self._vector(part, x, y, residual)
             elif tokens <= max(self._tilings.tile):

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
-from luce.engine.ops.triton.sampling_draw import draw, is_changed_line, load_logits
+from luce.engine.ops.triton.sampling_draw import draw, is_changed_line
 
 MAX_BIAS = 1024
 """Most logit biases of a row that the kernels hold."""
@@ -170,10 +170,11 @@ def _best_kernel(
     wait_for_inputs()
     part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     index = part * PART + tl.arange(0, PART)
-    is_changed = False
-    if NARROW:
-        is_changed = is_changed_line(ints, tl.load(lanes + lane * 4))
-    x = load_logits(raw, wide, lane * vocab_size + index, index < vocab_size, is_changed, NARROW)
+    line, inside = lane * vocab_size + index, index < vocab_size
+    # Without knowing yet whether they hold: few lines are changed.
+    x = tl.load(raw + line, mask=inside, other=float("-inf")).to(tl.float32)
+    if NARROW and is_changed_line(ints, tl.load(lanes + lane * 4)):
+        x = tl.load(wide + line, mask=inside, other=float("-inf"))
     best = tl.max(x, 0)
     place = tl.min(tl.where(x == best, index, _EMPTY), 0)
     is_broken = tl.max((x != x).to(tl.int32), 0) > 0

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from luce.engine.device_kernel import KernelLimits
-from luce.engine.ops.cuda import quant_split, quant_whole
-from support.cuda_host import COMPILER, SPLIT_HEADER, HostDevice
+from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
+from luce.engine.ops.cuda import quant_split, quant_stage, quant_whole
+from support.cuda_host import BULK_HEADER, COMPILER, RING_HEADER, HostDevice
 
 PROCESSORS = 3
 """So few that blocks of threads begin and end within row blocks."""
+
+
+def bulk_kernel(
+    device: HostDevice,
+    name: str,
+    files: Sequence[str],
+    constants: Mapping[str, int],
+    launch: KernelLaunch,
+) -> DeviceKernel:
+    """A kernel that asks for the primitives of `bulk_emulation.hpp`."""
+    own = [each for each in files if each not in quant_split.PRIMITIVES]
+    return device.compiled_kernel(name, own, constants, launch, BULK_HEADER)
 
 
 @pytest.fixture
@@ -21,17 +34,19 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     """The host in place of a GPU."""
     if COMPILER is None:
         pytest.skip("no C++ compiler")
-    device = HostDevice(SPLIT_HEADER)
+    device = HostDevice(RING_HEADER)
     limits = KernelLimits(PROCESSORS, 227 << 10, 228 << 10)
 
     def forget() -> None:
-        for module in (quant_split, quant_whole):
+        for module in (quant_split, quant_stage, quant_whole):
             module._compiled.cache_clear()
         quant_split._cut.cache_clear()
+        quant_stage._norm_serves.cache_clear()
         quant_whole.arrivals.cache_clear()
 
-    for module in (quant_split, quant_whole):
+    for module in (quant_stage, quant_whole):
         monkeypatch.setattr(module, "compiled_kernel", device.compiled_kernel)
+    monkeypatch.setattr(quant_split, "compiled_kernel", partial(bulk_kernel, device))
     monkeypatch.setattr(quant_whole, "kernel_limits", lambda _: limits)
     monkeypatch.setattr(quant_split, "kernel_limits", lambda _: replace(limits, processors=6))
     forget()

@@ -37,8 +37,48 @@ def test_constants() -> None:
     scale = struct.unpack("f", struct.pack("i", found.pop("SCALE")))[0]
     assert scale == pytest.approx(1.4426950408889634 / 128**0.5)
     assert found == {"DIM": 128, "TILE": 64, "PAGE": 16, "GROUP": 3, "STAGES": 3, "TURNS": 1}
-    text = kernel_text(kernel._FILES, found)
-    assert all(f" {name}" in text.split("#define QUERIES")[0] for name in found)
+    text = kernel_text(kernel._PARTS, found)
+    assert all(f" {name} " in text.split("//")[0] for name in found)
+
+
+@pytest.mark.parametrize("dim", kernel.FEW_TILINGS)
+def test_few_queries_fit_the_processor(dim: int) -> None:
+    tiling = kernel.FEW_TILINGS[dim]
+    assert kernel.shared_bytes(dim, tiling, kernel.FEW) <= HOPPER_SHARED
+    # What two groups leave lies where tiles of the context did.
+    sums = 2 * 4 * kernel.FEW * (dim + 8 + 4)
+    assert sums <= 2 * tiling.stages * tiling.tokens * dim * 2
+
+
+@pytest.mark.parametrize(("heads", "blocks"), [(16, 8), (24, 4), (32, 4), (64, 2)])
+def test_a_cluster_is_as_large_as_the_processor_allows(heads: int, blocks: int) -> None:
+    assert kernel.cluster_of(HeadShape(heads, 2, 256)) == blocks
+
+
+@pytest.mark.parametrize("tokens", [64, 65])
+def test_the_kernel_goes_by_the_tokens_of_prompts(
+    monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    taken: list[str] = []
+    for name in ("few_queries_attention", "prefill_attention"):
+        monkeypatch.setattr(kernel, name, lambda *_, name=name: taken.append(name))
+    monkeypatch.setattr(choice, "kernel_refusal", lambda **_: None)
+    monkeypatch.setattr(choice, "launch_refusal", lambda facts, attempt: None)
+    numbers = torch.zeros(4, dtype=torch.int32)
+    tensors = AttentionTensors(numbers[None], numbers, numbers, numbers, 2, tokens)
+    qkv = torch.zeros(2 + tokens, 10, 128)
+    choice.prefill_for(REQUEST)(qkv, qkv, tensors, HEADS, qkv)
+    assert taken == ["few_queries_attention" if tokens == 64 else "prefill_attention"]
+
+
+def test_few_queries_are_left_to_the_usual_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "kernel_refusal", lambda **_: None)
+    monkeypatch.setattr(
+        choice,
+        "launch_refusal",
+        lambda facts, attempt: "no clusters" if facts[0] == "prefill_few" else None,
+    )
+    assert choice.prefill_for(REQUEST) is kernel.prefill_attention
 
 
 @pytest.mark.parametrize(
@@ -80,7 +120,7 @@ def test_the_rest_is_left_to_triton(request_: OpRequest) -> None:
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_a_kernel_is_tried(monkeypatch: pytest.MonkeyPatch, is_right: bool) -> None:
+def test_a_kernel_is_tried(is_right: bool) -> None:
     def attention(
         qkv: torch.Tensor,
         cache: torch.Tensor,
@@ -93,11 +133,10 @@ def test_a_kernel_is_tried(monkeypatch: pytest.MonkeyPatch, is_right: bool) -> N
         for head in range(heads.num_heads):
             keys, values = context[:, :, head // heads.group].unbind(1)
             scores = queries[:, head] @ keys.T / 128**0.5
-            scores += torch.full_like(scores, -torch.inf).triu(150 + is_right)
+            scores += torch.full_like(scores, -torch.inf).triu(250 + is_right)
             out[:, head * 128 : head * 128 + 128] = scores.softmax(-1) @ values
 
-    monkeypatch.setattr(kernel, "prefill_attention", attention)
-    tried: Callable[[], None] = lambda: choice._try(REQUEST)  # noqa: E731
+    tried: Callable[[], None] = lambda: choice._try(REQUEST, attention, 50)  # noqa: E731
     if is_right:
         tried()
     else:

@@ -18,6 +18,7 @@ from support.cuda_host import COMPILER, EmulationError, HostDevice
 
 HEADER = Path(cuda_host.__file__).with_name("hopper_emulation.hpp")
 SMALL = PrefillTiling(32, 2, takes_turns=True)
+FEW = PrefillTiling(64, 3, takes_turns=False)
 HEADS = HeadShape(2, 1, 64)
 TOLERANCE = 4e-3
 """Weights and results, being bfloat16, make 3e-3."""
@@ -44,13 +45,15 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
         constants: Mapping[str, int],
         launch: KernelLaunch = PLAIN_LAUNCH,
     ) -> DeviceKernel:
-        return device.compiled_kernel(name, [files[-1]], constants, launch)
+        return device.compiled_kernel(name, files[-2:], constants, launch)
 
     monkeypatch.setattr(kernel, "compiled_kernel", compiled)
     monkeypatch.setattr(kernel, "tensor_map", tensor_map)
     kernel._compiled.cache_clear()
+    kernel._compiled_few.cache_clear()
     yield device
     kernel._compiled.cache_clear()
+    kernel._compiled_few.cache_clear()
 
 
 class Case:
@@ -76,8 +79,11 @@ class Case:
         size = (tokens, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
         self.qkv = torch.randn(size, generator=generator).bfloat16()
 
-    def run(self, tiling: PrefillTiling, cut: int = 0) -> torch.Tensor:
-        """[T, H * D]; the first `cut` queries of the only sequence are left out."""
+    def run(self, tiling: PrefillTiling, cut: int = 0, cluster: int = 0) -> torch.Tensor:
+        """[T, H * D]; the first `cut` queries of the only sequence are left out.
+
+        By clusters of so many blocks of threads, if it is said, else by one block.
+        """
         qkv = self.qkv[cut:].clone()
         starts = torch.tensor([0, *(count - cut for count, _ in self.lens)]).cumsum(0).int()
         tensors = AttentionTensors(
@@ -89,7 +95,11 @@ class Case:
             max(count for count, _ in self.lens) - cut,
         )
         out = torch.full_like(qkv[:, : self.heads.num_heads].flatten(1), float("nan"))
-        kernel.prefill_attention(qkv, self.cache, tensors, self.heads, out, tiling)
+        if cluster:
+            way = tiling, cluster
+            kernel.few_queries_attention(qkv, self.cache, tensors, self.heads, out, way)
+        else:
+            kernel.prefill_attention(qkv, self.cache, tensors, self.heads, out, tiling)
         return out
 
     def expected(self) -> torch.Tensor:
@@ -134,6 +144,28 @@ def test_against_the_definition(
 def test_a_token_does_not_depend_on_the_cut(host: HostDevice) -> None:
     case = Case(HEADS, [(150, 170)])
     assert torch.equal(case.run(SMALL, cut=37), case.run(SMALL)[37:])
+
+
+@pytest.mark.parametrize(
+    ("heads", "tiling", "lens", "cluster"),
+    [
+        (HEADS, FEW, [(30, 300), (3, 33), (1, 1), (20, 60)], 2),
+        (HeadShape(1, 1, 128), PrefillTiling(64, 3, takes_turns=False), [(64, 333)], 4),
+    ],
+    ids=["several", "other sizes"],
+)
+def test_few_queries(
+    host: HostDevice,
+    heads: HeadShape,
+    tiling: PrefillTiling,
+    lens: list[tuple[int, int]],
+    cluster: int,
+) -> None:
+    case = Case(heads, lens)
+    found = case.run(tiling, cluster=cluster)
+    assert error(found, case.expected()) < TOLERANCE
+    host.backwards = True
+    assert torch.equal(case.run(tiling, cluster=cluster), found)
 
 
 @pytest.mark.parametrize(

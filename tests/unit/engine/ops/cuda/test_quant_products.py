@@ -11,6 +11,8 @@ import torch
 from luce.engine.ops.cuda import quant_products, quant_split, quant_whole
 from luce.engine.ops.cuda.quant_products import CHOICE, Kernel, QuantProducts, kernel_fault
 from luce.engine.ops.cuda.quant_ring import RingTiling
+from luce.engine.ops.cuda.quant_stage import StagedRows
+from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 from luce.engine.quant_planes import QuantPlanes, repack
@@ -92,6 +94,32 @@ def test_each_number_of_rows_has_its_kernel(
     assert not products.takes(planes, noise(14))
     assert not products.takes(made("Q2_K"), noise(12))
     assert not products.takes(planes, noise(12, 516)[:, 1:513])
+
+
+def test_a_norm_stages_x_once_for_all_matrices(
+    small: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged: list[int] = []
+    real = quant_split.stage_normed
+
+    def counted(x: torch.Tensor, norm: NormWeight, tiles: int) -> StagedRows:
+        staged.append(tiles)
+        return real(x, norm, tiles)
+
+    monkeypatch.setattr(quant_split, "stage_normed", counted)
+    parts = [made("Q4_K"), made("Q6_K", 33)]
+    linear = TritonQuantLinear(parts, None, mma=QuantProducts())
+    x, norm = noise(11), NormWeight(noise(1)[0], 1e-6)
+    mean = x.double().square().mean(-1, keepdim=True)
+    normal = x.double() / (mean + norm.eps).sqrt() * norm.weight.double()
+    expected = torch.cat([normal @ decode(planes).double().T for planes in parts], 1)
+    found = linear.normed(x, norm)
+    assert found is not None
+    assert ((found.double() - expected).norm() / expected.norm()).item() < 4e-3
+    assert staged == [2]
+    # Nobody takes the norm of so many rows, or of a weight in another type.
+    assert linear.normed(noise(20), norm) is None
+    assert linear.normed(x, NormWeight(norm.weight.float(), 1e-6)) is None
 
 
 @pytest.mark.parametrize("type_name", ["Q4_K", "Q6_K", "MXFP4"])

@@ -15,6 +15,7 @@ from luce.engine.ops.cuda.quant_split import (
     Room,
     SplitTiling,
     multiply,
+    prepared,
     refusal,
 )
 from luce.engine.quant_planes import QuantPlanes
@@ -97,18 +98,23 @@ def test_bits_depend_on_neither_rounds_nor_starting_early(
 @pytest.mark.parametrize(
     ("correct", "wrong"),
     [
-        ("share.units);\n    __syncthreads();", "share.units);"),
+        ("                vectors.wait(x_unit);\n", ""),
         ("meet_cluster<CLUSTER>();\n", ""),
         ("unit.load(p, span, at.t);\n}", "}"),
     ],
-    ids=["no barrier after x", "no barrier before sums", "nothing new"],
+    ids=["x not there", "no barrier before sums", "nothing new"],
 )
 def test_what_is_wrong_is_seen(host: HostDevice, correct: str, wrong: str) -> None:
     planes, x = made("Q4_K", 300, 1280), noise(13, 1280)
-    expected = exact(planes, x)
+    expected, rows = exact(planes, x), prepared(x)
 
-    found = errors_with(host, correct, wrong, lambda: product(planes, x, SMALL), expected)
-    assert not all(each < TOLERANCE for each in found)
+    def found() -> torch.Tensor:
+        out = x.new_full((len(x), planes.rows), float("nan"))
+        multiply(planes, rows, out, None, None)
+        return out
+
+    errors = errors_with(host, correct, wrong, found, expected)
+    assert not all(each < TOLERANCE for each in errors)
 
 
 def test_refuses_what_it_does_not_know(host: HostDevice) -> None:

@@ -63,12 +63,13 @@ def test_the_tilings_that_serve(host: HostDevice) -> None:
     assert all(each.tokens >= most for most, each in WHOLE_TILINGS.items())
 
 
-def test_a_part_of_a_pair_is_not_seen(host: HostDevice) -> None:
-    """A pair's high half is multiplied with its low one behind it, 2^-16 of what it is."""
-    planes, x = made("Q6_K", 16, 256), torch.eye(16, 256).bfloat16()
+@pytest.mark.parametrize("type_name", ["Q4_0", "Q4_K", "Q6_K"])
+def test_each_weight(host: HostDevice, type_name: str) -> None:
+    """Rounded twice; a pair's high half has its low one behind it, 2^-16 of what it is."""
+    planes, x = made(type_name, 16, 256), torch.eye(16, 256).bfloat16()
     found = product(planes, x, SMALL).double()
     wanted = exact(planes, x)
-    assert ((found - wanted).abs() <= wanted.abs() * 2**-8 + 2**-11 * wanted.abs().max()).all()
+    assert ((found - wanted).abs() <= wanted.abs() * 2**-7 + 2**-9 * wanted.abs().max()).all()
 
 
 @pytest.mark.parametrize(
@@ -104,15 +105,13 @@ def test_bits_depend_on_the_rows_of_a_block_alone(host: HostDevice, tiling: Ring
 @pytest.mark.parametrize(
     ("correct", "wrong"),
     [
-        ("wait_for_copies<STAGES - 3>()", "wait_for_copies<STAGES - 1>()"),
-        ("wait_for_copies<STAGES - 2>();\n    __syncthreads();",
-         "wait_for_copies<STAGES - 2>();"),
-        ("matrix.copy(p, free_stage);", "matrix.copy(p, stage);"),
+        ("unit + 1 < end)\n                wait_for(", "unit < begin)\n                wait_for("),
+        ("wait_for(full(ring), 0);", ""),
+        ("wait_for(free_again(turn.stage), turn.parity);", ""),
     ],
-    ids=["no waiting", "no barrier before the first", "stage in use"],
+    ids=["no waiting", "no waiting for the first", "stage in use"],
 )  # fmt: skip
 def test_what_would_be_a_race_is_seen(host: HostDevice, correct: str, wrong: str) -> None:
-    """But for the barrier of each unit: on the host, warps that multiply together meet anyway."""
     planes, x = made("Q4_K", 77, 768), noise(13, 768)
     expected = exact(planes, x)
 

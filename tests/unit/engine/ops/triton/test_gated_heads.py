@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import Placing
-from luce.engine.ops.qkv import HeadNorms, TokenPlaces
+from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces
 from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
 from luce.engine.ops.triton import probe
 from luce.engine.ops.triton.gated_heads import DeviceGatedHeads

@@ -15,7 +15,7 @@ EXPECTED = {
     (1, "linear attention"): 4,
     (1, "full attention"): 6,
     (1, "mixture"): 3,
-    (16, "mixture"): 3,
+    (16, "mixture"): 4,
 }
 
 

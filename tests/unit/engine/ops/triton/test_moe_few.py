@@ -311,7 +311,7 @@ def test_a_kernel_that_does_not_start_is_not_used(
     monkeypatch.undo()
     monkeypatch.setattr(probe, "INTERPRETED", False)
     monkeypatch.setattr(probe, "_known", {})
-    monkeypatch.setattr(moe_fuse, "MOST_TOKENS", 3)
+    monkeypatch.setattr(moe_few, "MOST_TOKENS", 3)
     monkeypatch.setattr(moe_fuse, "TILINGS", TILINGS)
     assert few_tokens(experts, None, None, router) is not None
     assert not router.loads.any()

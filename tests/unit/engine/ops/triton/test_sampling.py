@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from luce.engine.sampling.masks import TokenMasks, mask_words, set_bits
 from luce.engine.sampling.rng import uniform
 from luce.engine.sampling.sampler import Sampler
 from luce.protocol.sampling import SamplingParams
-from luce.scheduler.plan import RowStart
+from luce.scheduler.plan import RowStart, ScheduledSequence
 
 VOCAB = 9001
 MAX_CTX = 400
@@ -69,6 +70,7 @@ class Pair:
         self.rows = DeviceRows(len(starts), MAX_CTX, 16, VOCAB, device)
         self.kernels = DeviceSampler(self.rows.params)
         self.rows.start(starts)
+        self.rows.bring_histories(starts)
         for start in starts:
             self.reference.start(start)
         self.starts = starts
@@ -148,6 +150,18 @@ def test_draws_follow_the_random_number(device: torch.device) -> None:
     for step in range(6):
         found, _ = pair.sample(logits, step)
         assert found == [40 if uniform(seed, step) < 0.5 else 8000]
+
+
+def test_who_reads_tokens_in_the_step_that_starts_them(device: torch.device) -> None:
+    rows = DeviceRows(3, MAX_CTX, 16, VOCAB, device)
+    plain = start_of(0, SamplingParams(max_tokens=9), 5)
+    prompt = ScheduledSequence(0, 0, plain.history, (1,), sample=True)
+    goes_on = ScheduledSequence(0, 5, (), (1,), sample=True)
+    assert not rows.reads_histories([plain], [prompt, replace(goes_on, row=1)])
+    assert rows.reads_histories([plain], [goes_on])
+    assert rows.reads_histories([plain, start_of(2, PARAMS["penalties"], 5)], [prompt])
+    rows.bring_histories([plain])
+    assert tuple(rows.params.tokens[0, :5].tolist()) == plain.history
 
 
 def test_more_biases_than_the_kernels_hold_are_kept_apart(device: torch.device) -> None:
