@@ -79,12 +79,26 @@ def stage(x: torch.Tensor, token_tiles: int) -> StagedRows:
 
 def takes_norm(x: torch.Tensor, norm: NormWeight) -> bool:
     """Whether `stage_normed` takes such rows, and has passed its trial."""
+    weight = norm.weight
     is_narrow = x.shape[1] <= _NORM_WARPS * _MOST_UNITS * BLOCK
-    return is_narrow and norm.weight.dtype == x.dtype and _norm_serves(x.device)
+    is_made_for = is_narrow and weight.dtype == x.dtype and weight.data_ptr() % 16 == 0
+    return is_made_for and _norm_serves(x.device)
 
 
 @functools.cache
 def _norm_serves(device: torch.device) -> bool:
+    try:
+        error = _norm_error(device)
+    except (RuntimeError, AttributeError) as fault:
+        _log.warning("norms do not stage rows: %s", fault)
+        return False
+    if not error < _TRIAL_ERROR:
+        _log.warning("norms do not stage rows: they differ by %.1e of the norm", error)
+    return error < _TRIAL_ERROR
+
+
+def _norm_error(device: torch.device) -> float:
+    """Of the norm of what a trial should give."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(_TRIAL_ROWS, 5 * BLOCK, generator=generator).bfloat16()
     weight = torch.randn(5 * BLOCK, generator=generator).bfloat16()
@@ -92,10 +106,7 @@ def _norm_serves(device: torch.device) -> bool:
     scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + norm.eps)
     wanted = _values(stage(((x.float() * scale).bfloat16() * weight).to(device), 2))
     found = _values(stage_normed(x.to(device), norm, 2))
-    error = float((found - wanted).norm() / wanted.norm())
-    if not error < _TRIAL_ERROR:
-        _log.warning("norms do not stage rows: they differ by %.1e of the norm", error)
-    return error < _TRIAL_ERROR
+    return float((found - wanted).norm() / wanted.norm())
 
 
 def _values(rows: StagedRows) -> torch.Tensor:

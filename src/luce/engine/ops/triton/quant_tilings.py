@@ -75,6 +75,6 @@ DEFAULT_TILINGS = QuantTilings(
         64: TileTiling(64, 4, 4, 3, 264),
         128: TileTiling(128, 2, 4, 4, 264),
     },
-    # Two programs of 8 rows a multiprocessor; counted, not measured.
-    wide_rows=8 * 264,
+    # Four programs of 8 rows a multiprocessor: all of them run at once.
+    wide_rows=4096,
 )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from luce.engine.device_kernel import DeviceKernel
+from luce.engine.ops.cuda import quant_stage
+from luce.engine.ops.cuda.quant_split import prepared
 from luce.engine.ops.cuda.quant_stage import (
     TOKEN_BYTES,
     StagedRows,
@@ -71,6 +74,7 @@ def test_a_norm_is_tried_first(host: HostDevice) -> None:
     assert takes_norm(x, NormWeight(weight, 1e-6))
     assert not takes_norm(x, NormWeight(weight.float(), 1e-6))
     assert not takes_norm(noise(1, 16640), NormWeight(noise(1, 16640)[0], 1e-6))
+    assert not takes_norm(x, NormWeight(noise(1, 513)[0, 1:], 1e-6)), "it begins anywhere"
 
 
 def test_a_wrong_norm_is_not_used_and_logged(
@@ -85,3 +89,20 @@ def test_a_wrong_norm_is_not_used_and_logged(
     host.edit = wrong
     assert not takes_norm(noise(5, 512), NormWeight(noise(1, 512)[0], 1e-6))
     assert caplog.messages[0].startswith("norms do not stage rows: they differ by ")
+
+
+def test_a_norm_that_cannot_be_built_is_not_used_and_logged(
+    host: HostDevice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = quant_stage._compiled
+
+    def refused(name: str, tiles: int, warps: int, units: int) -> DeviceKernel:
+        if name == "quant_stage_norm":
+            raise RuntimeError("no such instruction")
+        return real(name, tiles, warps, units)
+
+    monkeypatch.setattr(quant_stage, "_compiled", refused)
+    assert prepared(noise(5, 512), NormWeight(noise(1, 512)[0], 1e-6)) is None
+    assert caplog.messages == ["norms do not stage rows: no such instruction"]
+    assert prepared(noise(5, 512)) is not None
+    monkeypatch.setattr(quant_stage, "_compiled", real)
