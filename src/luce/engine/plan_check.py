@@ -135,13 +135,13 @@ class PlanCheck:
 
 
 def _limits(token_ids: tuple[int, ...]) -> tuple[int, int]:
-    """The least and the largest; -1 of none, or if they are beyond any vocabulary."""
+    """The least and the largest; -1 of none, or beyond any vocabulary, or of what is no integer."""
     if not token_ids:
         return -1, -1
     if len(token_ids) < _MANY:
         return min(token_ids), max(token_ids)
     try:
         ids = np.fromiter(token_ids, dtype=np.int32, count=len(token_ids))
-    except OverflowError:
+    except (OverflowError, TypeError, ValueError):
         return -1, -1
     return int(ids.min()), int(ids.max())

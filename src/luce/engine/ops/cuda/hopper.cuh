@@ -47,7 +47,9 @@ template <int SECOND> __device__ __forceinline__ void store_eight(char *to, uint
                  : "memory");
 }
 
-// `shared_matrix`, the same for all lanes of a warp.
+// A matrix in shared memory as `multiply_together` takes it: 16 indices of the sums by columns in
+// eights; of each eight columns first indices 0 to 7, then 8 to 15, 16 bytes a column.
+// The same for all lanes of a warp.
 __device__ __forceinline__ u64 shared_matrix_of_warp(const char *at) {
     // From one lane, so that the compiler keeps it once for the warp.
     const u32 low = __shfl_sync(~0u, (shared_address(at) & 0x3ffff) >> 4 | 128 >> 4 << 16, 0);

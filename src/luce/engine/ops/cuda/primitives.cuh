@@ -117,16 +117,6 @@ __device__ __forceinline__ void copy_async(char *to, const char *from, int there
                      : "memory");
 }
 
-// Copies begun since the last call are one batch.
-__device__ __forceinline__ void commit_copies() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Until all but the last LEFT batches of this thread are there.
-template <int LEFT> __device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
 // The next kernel in the stream, if it may start early, may do so from now on.
 __device__ __forceinline__ void let_next_kernel_begin() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -135,13 +125,6 @@ __device__ __forceinline__ void let_next_kernel_begin() {
 // Until the kernel before in the stream is done and what it wrote can be read.
 __device__ __forceinline__ void wait_for_kernels_before() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-// A matrix in shared memory as `multiply_together` takes it: 16 indices of the sums by columns in
-// eights; of each eight columns first indices 0 to 7, then 8 to 15, 16 bytes a column.
-__device__ __forceinline__ u64 shared_matrix(const char *at) {
-    u32 address = (u32)__cvta_generic_to_shared(at);
-    return (u64)((address & 0x3ffff) >> 4) | (u64)(128 >> 4) << 16 | (u64)(256 >> 4) << 32;
 }
 
 // The matrix so many bytes after, a multiple of 16.

@@ -240,6 +240,18 @@ def test_a_mixture_that_chooses_itself(device: torch.device) -> None:
     torch.testing.assert_close(found, said)
 
 
+def test_a_token_chooses_alike_among_few_and_many(device: torch.device) -> None:
+    """In the kernel of the logits or in one of its own; experts that are as likely included."""
+    case = case_of(device, ("Q8_0", "Q8_0"), (32, 32), ("Q8_0", "Q8_0", 32))
+    matrix = noise(NUM_EXPERTS + 1, 32, seed=8)
+    matrix[1:NUM_EXPERTS:2] = matrix[: NUM_EXPERTS - 1 : 2]
+    router = router_of(DeviceLinear(matrix.to(device), None), device)
+    hidden = noise(6, 32, seed=6).to(device)
+    many = case.few(hidden.clone(), case.norm, router)
+    few = torch.cat([case.few(part.clone(), case.norm, router) for part in hidden.split((4, 1, 1))])
+    assert torch.equal(many, few)
+
+
 def test_what_cannot_be_fused_says_why(
     device: torch.device, caplog: pytest.LogCaptureFixture
 ) -> None:
