@@ -129,19 +129,6 @@ def test_a_row_does_not_depend_on_its_neighbours(
     assert torch.equal(run(case), together), "how many programs share a row must not matter"
 
 
-def test_short_contexts_are_cut_finer_than_long_ones(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heads = HeadShape(num_heads=2, num_kv_heads=1, head_dim=256)
-    assert 8 * paged_attention_decode.tile_tokens(256) == paged_attention_decode.SHORT_TOKENS
-    case = make_case(heads, [(1, 512), (1, 513), (1, 65), (1, 64)], torch.bfloat16, device)
-    found = run(case)
-    for row, expected in enumerate(by_definition(case)):
-        assert error(found[row], expected) < TOLERANCE[torch.bfloat16]
-    monkeypatch.setattr(paged_attention_decode, "_WANTED_PROGRAMS", 1)
-    assert torch.equal(run(case), found)
-
-
 def test_the_order_in_which_rows_begin_does_not_matter(device: torch.device) -> None:
     case = make_case(WIDE, [(1, 20), (1, 600), (1, 300)], torch.float32, device)
     tensors = tensors_of(case.batch, device)
