@@ -231,7 +231,8 @@ class DeviceExecutor:
         return num_steps * GRAPH_BYTES + lines * captured.logits.bytes_per_line
 
     def _mixed_shapes(self, chunk: int) -> tuple[StepShape, ...]:
-        return mixed_shapes(self._resolved.max_rows, chunk) if chunk else ()
+        has_states = self._resolved.state is not None
+        return mixed_shapes(self._resolved.max_rows, chunk, has_states=has_states) if chunk else ()
 
     def _try_mixed(self, shapes: Iterable[StepShape]) -> None:
         """Capture these; what cannot be captured runs kernel by kernel, as it always may."""

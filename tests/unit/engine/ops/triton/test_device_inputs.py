@@ -103,6 +103,13 @@ def test_shapes(rows: int, chunk: int, expected: list[tuple[int, ...]]) -> None:
     assert len(found) <= PROMPT_GRAPHS
 
 
+def test_full_chunks_of_recurrent_layers_have_fewer_prompts() -> None:
+    chunks = [
+        {each.chunks for each in mixed_shapes(64, 512, has_states=has)} for has in (False, True)
+    ]
+    assert chunks == [{8, 16}, {8}]
+
+
 @pytest.mark.parametrize(
     ("decode", "chunks", "tokens", "expected"),
     [
