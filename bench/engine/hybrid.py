@@ -220,8 +220,15 @@ def main() -> int:
     wanted = {int(each) for each in options.rows.split(",")}
     decodes = tuple(each for each in _DECODES if each[0] in wanted)
     for case in options.cases.split(","):
-        shown = options.profile, options.timeline, not options.decode
-        run(case, Plan(copy, product, decodes, *shown))
+        plan = Plan(
+            copy,
+            product,
+            decodes,
+            profile=options.profile,
+            timeline=options.timeline,
+            prompts=not options.decode,
+        )
+        run(case, plan)
     return 0
 
 

@@ -67,7 +67,6 @@ struct Thread {
     ucontext_t context;
     std::vector<char> stack = std::vector<char>(1 << 16);
     Waits waits = Waits::nothing;
-    std::deque<std::vector<Copy>> batches;
     std::vector<Copy> open;
     u32 operands[6];
     float (*number)(u32 bits); // of a half of an operand
@@ -249,7 +248,6 @@ inline void start_block(void (*kernel)(void *), void *arguments, int num_threads
     std::memset(block->arrived, 0, sizeof block->arrived);
     for (Thread &thread : block->threads) {
         thread.waits = Waits::nothing;
-        thread.batches.clear();
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.data();
         thread.context.uc_stack.ss_size = thread.stack.size();
@@ -437,21 +435,6 @@ template <int BYTES> inline void copy_async(char *to, const char *from, int ther
         emulation::check_range(from, there);
     std::memset(to, 0xff, BYTES);
     emulation::block->threads[emulation::block->current].open.push_back({to, from, BYTES, there});
-}
-
-inline void commit_copies() {
-    emulation::Thread &me = emulation::block->threads[emulation::block->current];
-    me.batches.push_back(std::move(me.open));
-    me.open.clear();
-}
-
-template <int LEFT> inline void wait_for_copies() {
-    emulation::Thread &me = emulation::block->threads[emulation::block->current];
-    for (; me.batches.size() > LEFT; me.batches.pop_front())
-        for (const emulation::Copy &each : me.batches.front()) {
-            std::memset(each.to, 0, each.bytes);
-            std::memcpy(each.to, each.from, each.there);
-        }
 }
 
 namespace emulation {
