@@ -2,9 +2,9 @@
 
     PYTHONPATH=src:. python -m bench.engine.attention [--ways cuda,triton] [--cases 64x1044,mix]
 
-Shapes of 8B and 0.6B, even contexts, and mixes of 100 to 2,000 tokens. Each case runs over caches
-of several layers in one graph, so that nothing is read from the processor's cache; each way is held
-against the reference first.
+Shapes of 8B, 0.6B, 27B and 35B-A3B, even contexts, and mixes of 100 to 2,000 tokens. Each case runs
+over caches of several layers in one graph, so that nothing is read from the processor's cache; each
+way is held against the reference first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from luce.engine.ops.triton.paged_attention_decode import (
     decode_attention,
 )
 
-BLOCK, MAX_CTX, DIM = 16, 8448, 128
-SHAPES = {"8B": HeadShape(32, 8, DIM), "0.6B": HeadShape(16, 8, DIM)}
+BLOCK, MAX_CTX = 16, 8448
+SHAPES = {
+    "8B": HeadShape(32, 8, 128),
+    "0.6B": HeadShape(16, 8, 128),
+    "27B": HeadShape(24, 4, 256),
+    "35B-A3B": HeadShape(16, 2, 256),
+}
 WAYS: dict[str, DecodeAttention] = {
     "cuda": cuda.decode_attention,
     "triton": decode_attention,
@@ -60,20 +65,21 @@ class Batch:
 
     def __init__(self, heads: HeadShape, case: Case, device: torch.device) -> None:
         self.heads, self.lens = heads, case.lens
-        self.layer_bytes = sum(case.lens) * heads.num_kv_heads * DIM * 4
+        dim = heads.head_dim
+        self.layer_bytes = sum(case.lens) * heads.num_kv_heads * dim * 4
         layers = min(120, max(2, ENOUGH // self.layer_bytes))
         counts = [-(-length // BLOCK) for length in case.lens]
         ids = torch.split(torch.randperm(sum(counts)) + 1, counts)
         self.tables = [tuple(each.tolist()) for each in ids]
-        shape = (sum(counts) + 1, 2, heads.num_kv_heads, BLOCK, DIM)
+        shape = (sum(counts) + 1, 2, heads.num_kv_heads, BLOCK, dim)
         self.caches = [
             torch.randn(shape, device=device, dtype=torch.bfloat16).permute(0, 3, 1, 2, 4)
             for _ in range(layers)
         ]
         rows = len(case.lens)
         width = heads.num_heads + 2 * heads.num_kv_heads
-        self.qkv = torch.randn(rows, width, DIM, device=device).bfloat16()
-        self.out = self.qkv.new_empty(rows, heads.num_heads * DIM)
+        self.qkv = torch.randn(rows, width, dim, device=device).bfloat16()
+        self.out = self.qkv.new_empty(rows, heads.num_heads * dim)
         self.scratch = DecodeScratch.make(heads, rows, MAX_CTX, self.qkv.device)
         self.tensors = self._tensors()
 
@@ -123,11 +129,11 @@ def measure(size: str, case: Case, ways: list[str], copy: float) -> None:
     for way in ways:
         error = batch.error(way)
         if not error < 1e-2:
-            print(f"{size:<5}{case.name:<10}{way:<8} is wrong: {error:.1e}", flush=True)
+            print(f"{size:<8}{case.name:<10}{way:<8} is wrong: {error:.1e}", flush=True)
             continue
         seconds = timed(graphed(lambda way=way: batch.run(way))) / len(batch.caches)  # type: ignore[misc]
         print(
-            f"{size:<5}{case.name:<10}{way:<8}{seconds * 1e6:8.1f} us a layer "
+            f"{size:<8}{case.name:<10}{way:<8}{seconds * 1e6:8.1f} us a layer "
             f"{batch.layer_bytes / seconds / copy:6.1%} of the copy rate",
             flush=True,
         )
@@ -136,7 +142,7 @@ def measure(size: str, case: Case, ways: list[str], copy: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ways", default="cuda,triton")
-    parser.add_argument("--sizes", default="8B,0.6B")
+    parser.add_argument("--sizes", default=",".join(SHAPES))
     parser.add_argument(
         "--cases", default="1x148,16x148,64x148,256x148,16x1044,64x1044,256x1044,mix64,mix256"
     )

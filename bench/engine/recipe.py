@@ -5,8 +5,10 @@
 Output tokens over the time from the first submission to the last token, one step under way
 behind the running one, as the worker's loop goes. No prefix cache, greedy, random weights. Each
 run is made twice, first with steps with prompts kernel by kernel, then with those that are
-captured; and so is a lone prompt of 16 tokens. `--usual-launches` leaves all launches to Triton,
-`--unordered` has attention take rows as they come, and not the longest first.
+captured; and so are lone prompts. It says what kinds of steps took, and how often a step's
+result was there before it was asked for, so that the device waited for the host.
+`--usual-launches` leaves all launches to Triton, `--unordered` has attention take rows as they
+come, and not the longest first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import gc
 import random
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from bench.engine import shapes
@@ -34,6 +36,8 @@ from luce.scheduler.plan import StepPlan
 from luce.scheduler.scheduler import Scheduler
 
 REQUESTS = 256
+ALONE = (16, 100, 400, 1000, 1600)
+"""Tokens of prompts that are served with nobody else there."""
 SHORTEST, LONGEST = 100, 1024
 
 
@@ -47,6 +51,27 @@ def make_scheduler(engine: Engine, chunk: int) -> Scheduler:
     return Scheduler(kv, limits, time.monotonic_ns, lambda: 1)
 
 
+ROWS = (256, 192, 128, 64, 32, 16, 8)
+"""Upper bounds of decode rows by which steps are told apart."""
+AT_ONCE_S = 20e-6
+"""A result that takes less was there before it was asked for: the device had run out of steps."""
+
+
+@dataclass
+class Kind:
+    """Steps of a kind.
+
+    Attributes:
+        count: of them.
+        seconds: from the result of the step before, or the begin, to theirs.
+        late: of them whose result was there before it was asked for.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    late: int = 0
+
+
 @dataclass
 class Run:
     """What serving the requests took.
@@ -54,16 +79,32 @@ class Run:
     Attributes:
         tokens: that came out.
         seconds: in all.
-        steps: in all.
-        mixed: of them with prompts.
-        mixed_seconds: until the last of those was launched.
+        launched: until the first step was.
+        kinds: of steps, by "prompts" or most decode rows.
     """
 
     tokens: int = 0
     seconds: float = 0.0
-    steps: int = 0
-    mixed: int = 0
-    mixed_seconds: float = 0.0
+    launched: float = 0.0
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    def count(self, plan: StepPlan, seconds: float, waited: float) -> None:
+        """A step's result is there."""
+        rows = len(plan.items)
+        name = str(min(each for each in ROWS if each >= rows))
+        kind = self.kinds.setdefault("prompts" if plan.items[-1].token_ids else name, Kind())
+        kind.count += 1
+        kind.seconds += seconds
+        kind.late += waited < AT_ONCE_S
+
+    @property
+    def summary(self) -> str:
+        """The kinds' steps, milliseconds of one, and how many the host was late for."""
+        parts = [
+            f"{name} {kind.count} x {kind.seconds / kind.count * 1e3:.2f} ({kind.late})"
+            for name, kind in self.kinds.items()
+        ]
+        return f"first launch {self.launched * 1e3:.1f} ms; steps x ms (late): " + ", ".join(parts)
 
 
 def run(engine: Engine, requests: list[tuple[int, int]], chunk: int) -> Run:
@@ -74,9 +115,10 @@ def run(engine: Engine, requests: list[tuple[int, int]], chunk: int) -> Run:
     waiting = deque(enumerate(requests))
     under_way: deque[tuple[StepPlan, PendingStep]] = deque()
     done = Run()
-    began = time.perf_counter()
+    began = last = time.perf_counter()
     while waiting or scheduler.has_work:
-        while waiting:
+        # As the worker's loop: an idle device waits for no more than fills it a step.
+        while waiting and (under_way or not scheduler.fills_step):
             number, (_, output) = waiting[0]
             asked = SamplingParams(max_tokens=output)
             if not isinstance(scheduler.submit(f"r{number}", prompts[number], asked), Admitted):
@@ -85,26 +127,24 @@ def run(engine: Engine, requests: list[tuple[int, int]], chunk: int) -> Run:
         plan = scheduler.plan()
         if plan is not None:
             under_way.append((plan, engine.step(plan)))
-            done.steps += 1
-            if plan.items[-1].token_ids:
-                done.mixed += 1
-                done.mixed_seconds = time.perf_counter() - began
+            done.launched = done.launched or time.perf_counter() - began
         if under_way and (plan is None or len(under_way) > 1):
             oldest, pending = under_way.popleft()
-            outcome = scheduler.apply(oldest, pending.result())
+            asked_at = time.perf_counter()
+            result = pending.result()
+            now = time.perf_counter()
+            done.count(oldest, now - last, now - asked_at)
+            last = now
+            outcome = scheduler.apply(oldest, result)
             done.tokens += sum(len(delta.token_ids) for delta in outcome.deltas)
         scheduler.take_retired()
     done.seconds = time.perf_counter() - began
     return done
 
 
-def first_token_ms(engine: Engine, chunk: int) -> float:
-    """Of a prompt of 16 tokens with nobody else there; the median of some."""
-    times = []
-    for _ in range(20):
-        found = run(engine, [(16, 1)], chunk)
-        times.append(found.seconds * 1e3)
-    return median(times)
+def first_token_ms(engine: Engine, tokens: int, chunk: int) -> float:
+    """Of a prompt with nobody else there; the median of some."""
+    return median(run(engine, [(tokens, 1)], chunk).seconds * 1e3 for _ in range(12))
 
 
 def measure(size: str, chunk: int, requests: list[tuple[int, int]]) -> None:
@@ -124,13 +164,11 @@ def measure(size: str, chunk: int, requests: list[tuple[int, int]]) -> None:
         found = run(engine, requests, chunk)
         assert found.tokens == sum(output for _, output in requests), found.tokens
         print(
-            f"recipe {size} chunk {chunk}, prompts {name}: {found.tokens} tokens out of "
-            f"{sum(prompt for prompt, _ in requests)} in {found.seconds:.2f} s, {found.steps} "
-            f"steps, the {found.mixed} with prompts in {found.mixed_seconds:.2f} s: "
-            f"{found.tokens / found.seconds:.0f} tok/s; 16 tokens alone "
-            f"{first_token_ms(engine, chunk):.2f} ms",
-            flush=True,
+            f"recipe {size} chunk {chunk}, prompts {name}: {found.tokens} tokens in "
+            f"{found.seconds:.2f} s, {found.tokens / found.seconds:.0f} tok/s; {found.summary}"
         )
+        alone = (f"{n} {first_token_ms(engine, n, chunk):.2f}" for n in ALONE)
+        print("    first token of a prompt alone, tokens and ms: " + ", ".join(alone), flush=True)
     engine.close()
     gc.unfreeze()
 

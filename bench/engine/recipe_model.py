@@ -50,6 +50,11 @@ class Costs:
     eager: float
     captures: bool
 
+    @property
+    def quick_lines(self) -> int:
+        """Tokens that the device computes while the host launches a step."""
+        return int(self.eager * self.rate)
+
     def of(self, plan: StepPlan, shapes: tuple[StepShape, ...]) -> float:
         """Of one step, host or device, whichever takes longer."""
         shape = StepShape.of(plan.items)
@@ -58,7 +63,7 @@ class Costs:
         if not shape.tokens:
             padded = next(size for size in padded_sizes(REQUESTS) if size >= shape.decode)
             return _fixed(padded) + cache
-        captured = fitting(shapes, shape) if self.captures else None
+        captured = fitting(shapes, shape, self.quick_lines) if self.captures else None
         if captured is not None:
             return _fixed(16) + captured.lines / self.rate + cache
         return max(self.eager, _fixed(16) + shape.lines / self.rate + cache)
@@ -93,7 +98,7 @@ def run(chunk: int, costs: Costs) -> Outcome:
     scheduler = Scheduler(kv, limits, lambda: 0, lambda: 1)
     for number, (prompt, output) in enumerate(requests):
         scheduler.submit(f"r{number}", (1,) * prompt, SamplingParams(max_tokens=output))
-    shapes, done = mixed_shapes(REQUESTS, chunk), Outcome()
+    shapes, done = mixed_shapes(REQUESTS, chunk, costs.quick_lines), Outcome()
     under_way: deque[StepPlan] = deque()
     while scheduler.has_work:
         plan = scheduler.plan()

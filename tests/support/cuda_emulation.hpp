@@ -73,7 +73,7 @@ struct Thread {
     float *sums, *results;
     float given, received; // of an exchange with the lane whose number differs in these bits,
     int across;            // 0 of a product, -1 of one that gives a number to all
-    int given_number, received_number;
+    int given_number, received_number, giver = 0;
     int barrier, barrier_threads; // that it waits at with some of the others
     const char *matrix; // of a product of four warps, its columns in eights, and whether it adds
     int eights, adds;
@@ -228,7 +228,7 @@ inline void run_until_met(int warp) {
         const int across = lanes[0].across;
         for (int lane = 0; lane < 32; ++lane) {
             lanes[lane].received = lanes[across > 0 ? lane ^ across : lane].given;
-            lanes[lane].received_number = lanes[0].given_number;
+            lanes[lane].received_number = lanes[lanes[lane].giver].given_number;
         }
         if (!across)
             multiply_warp(lanes);
@@ -326,12 +326,18 @@ inline void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
 
 inline float inverse_root(float value) { return 1.0f / std::sqrt(value); }
 
-inline int of_first_lane(int value) {
+inline int of_lane(int value, int lane) {
     emulation::Thread &me = emulation::block->threads[emulation::block->current];
     me.given_number = value;
+    me.giver = lane;
     me.across = -1;
     emulation::meet(emulation::Waits::warp);
     return me.received_number;
+}
+
+inline int of_first_lane(int value) { return of_lane(value, 0); }
+inline void bring_closer(const u16 *from) {
+    emulation::check_range((const char *)from, 2);
 }
 
 inline void meet_warp() { of_first_lane(0); }

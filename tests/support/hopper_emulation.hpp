@@ -96,9 +96,14 @@ inline int unswizzled(int offset) { return offset ^ (offset >> 7 & 7) << 4; }
 inline void make_copies(Phases &each) {
     for (const PageCopy &copy : each.copies) {
         for (int at = 0; at < copy.lines * 128; at += 16) {
+            char *to = block->aligned + unswizzled(shared_offset(copy.to) + at);
+            if (!copy.from) { // Beyond a matrix's end.
+                std::memset(to, 0, 16);
+                continue;
+            }
             const char *from = copy.from + at / 128 * copy.line + at % 128;
             check_range(from, 16);
-            std::memcpy(block->aligned + unswizzled(shared_offset(copy.to) + at), from, 16);
+            std::memcpy(to, from, 16);
         }
         each.bytes -= copy.lines * 128;
     }
@@ -175,6 +180,147 @@ inline void copy_page(char *to, const TensorMap *map, int dim, int head, int blo
     const char *from = map->numbers + words[0] + dim * 2 + head * words[1] + block * words[3];
     std::memset(to, 0xff, words[4] * 128);
     emulation::phases.at(barrier).copies.push_back({to, from, (i64)words[2], (int)words[4]});
+}
+
+// words of a matrix: 0, 0, bytes between its rows, 0, rows of a box, rows, columns.
+inline void copy_rows(char *to, const TensorMap *map, int column, int row, u64 *barrier) {
+    const u64 *words = map->words;
+    const int lines = (int)words[4], there = std::min(lines, (int)words[5] - row);
+    if (row < 0 || column < 0 || (u64)column + 64 > words[6])
+        emulation::fail("columns are copied that are not there");
+    std::memset(to, 0xff, lines * 128);
+    emulation::Phases &each = emulation::phases.at(barrier);
+    if (there > 0)
+        each.copies.push_back(
+            {to, map->numbers + (u64)row * words[2] + column * 2, (i64)words[2], there});
+    if (there < lines)
+        each.copies.push_back(
+            {to + std::max(there, 0) * 128, nullptr, 0, lines - std::max(there, 0)});
+}
+
+inline void fetch_map(const TensorMap *) {}
+inline bool is_chosen() { return emulation::block->current % 32 == 0; }
+inline void fetch_rows(const TensorMap *, int, int) {}
+
+template <int BLOCKS> inline void come_to_cluster() {
+    emulation::Cluster &mine = emulation::own_cluster<BLOCKS>();
+    if (++mine.arrived == BLOCKS * (int)emulation::block->threads.size()) {
+        mine.arrived = 0;
+        ++mine.meetings;
+    }
+    ++emulation::progress;
+}
+
+// Of the first meeting.
+template <int BLOCKS> inline void wait_for_cluster() {
+    while (!emulation::own_cluster<BLOCKS>().meetings)
+        emulation::meet(emulation::Waits::blocks);
+}
+
+template <int BLOCKS> inline u32 address_in_block(const void *at, int rank) {
+    if (rank < 0 || rank >= BLOCKS)
+        emulation::fail("a cluster has no such block");
+    return (u32)rank << 24 | shared_address(at);
+}
+
+namespace emulation {
+
+// What a block stored in another: it is there when that one waits for it.
+struct Store {
+    u32 at, barrier;
+    float4 values;
+};
+inline std::map<Block *, std::vector<Store>> stores;
+
+} // namespace emulation
+
+template <int BLOCKS> inline void store_in_block(u32 at, const float4 &values, u32 barrier) {
+    emulation::Block *there = emulation::own_cluster<BLOCKS>().blocks.at(at >> 24);
+    emulation::stores[there].push_back({at & 0xffffff, barrier & 0xffffff, values});
+    ++emulation::progress;
+}
+
+template <int BLOCKS> inline void wait_for_stores(u64 *barrier, int parity) {
+    emulation::Phases &each = emulation::phases.at(barrier);
+    std::vector<emulation::Store> &arrived = emulation::stores[emulation::block];
+    while (each.phase % 2 == parity) {
+        for (const emulation::Store &store : arrived) {
+            *(float4 *)(emulation::block->aligned + store.at) = store.values;
+            emulation::phases.at((u64 *)(emulation::block->aligned + store.barrier)).bytes -= 16;
+        }
+        arrived.clear();
+        emulation::end_phase(each);
+        if (each.phase % 2 == parity)
+            emulation::meet(emulation::Waits::blocks);
+    }
+    ++emulation::progress;
+}
+
+namespace emulation {
+
+// What other blocks copied to this one, or arrived at: it is there when this one waits for it.
+struct Sent {
+    u32 barrier;
+    std::vector<PageCopy> copies; // Without any, it is an arrival.
+};
+inline std::map<Block *, std::vector<Sent>> sent;
+
+inline void receive() {
+    std::vector<Sent> &arrived = sent[block];
+    for (const Sent &each : arrived) {
+        u64 *barrier = (u64 *)(block->aligned + each.barrier);
+        for (PageCopy copy : each.copies) {
+            copy.to = block->aligned + (copy.to - (char *)nullptr);
+            phases.at(barrier).copies.push_back(copy);
+        }
+        if (each.copies.empty())
+            ::arrive(barrier);
+    }
+    arrived.clear();
+}
+
+} // namespace emulation
+
+template <int BLOCKS, int COUNT>
+inline void copy_rows_to_some(char *to, const TensorMap *map, int column, int row, u64 *barrier,
+                              int first) {
+    copy_rows(to, map, column, row, barrier);
+    if (COUNT == 1)
+        return;
+    // Of others' targets nothing is poisoned.
+    std::vector<emulation::PageCopy> copies;
+    auto &own = emulation::phases.at(barrier).copies;
+    while (!own.empty() && own.back().to >= to && own.back().to < to + map->words[4] * 128) {
+        copies.push_back(own.back());
+        copies.back().to = (char *)nullptr + emulation::shared_offset(own.back().to);
+        own.pop_back();
+    }
+    for (int each = first; each < first + COUNT; ++each)
+        emulation::sent[emulation::own_cluster<BLOCKS>().blocks.at(each)].push_back(
+            {shared_address(barrier), copies});
+    ++emulation::progress;
+}
+
+template <int BLOCKS>
+inline void copy_rows_to_all(char *to, const TensorMap *map, int column, int row, u64 *barrier) {
+    copy_rows_to_some<BLOCKS, BLOCKS>(to, map, column, row, barrier, 0);
+}
+
+template <int BLOCKS> inline void arrive_in_block(u64 *barrier, int rank) {
+    emulation::Block *there = emulation::own_cluster<BLOCKS>().blocks.at(rank);
+    emulation::sent[there].push_back({shared_address(barrier), {}});
+    ++emulation::progress;
+}
+
+template <int BLOCKS> inline void wait_for_all(u64 *barrier, int parity) {
+    emulation::Phases &each = emulation::phases.at(barrier);
+    while (each.phase % 2 == parity) {
+        emulation::receive();
+        emulation::make_copies(each);
+        if (each.phase % 2 == parity)
+            emulation::meet(emulation::Waits::blocks);
+    }
+    ++emulation::progress;
 }
 
 inline u64 swizzled(const char *at, int columns) {
@@ -304,6 +450,7 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
+inline float __fdividef(float a, float b) { return a / b; }
 
 namespace emulation {
 
@@ -355,6 +502,8 @@ inline bool run_patient_block(bool is_backwards) {
         if (away && away + at_barrier + done == count)
             return false;
         idle = progress == before ? idle + 1 : 0;
+        if (idle > 8 && away) // Those that wait hold up others of their warp.
+            return false;
         if (idle > 8 && done < count)
             fail("threads wait for each other");
     }
@@ -392,9 +541,10 @@ template <class... A> int run_patient_program(void (*kernel)(A...), char **words
     }
     for (int idle = 0; !waiting.empty(); ++idle) {
         const size_t before = waiting.size();
+        const long seen = progress;
         for (auto each = waiting.begin(); each != waiting.end();)
             each = run(*each) ? waiting.erase(each) : each + 1;
-        idle = waiting.size() < before ? 0 : idle;
+        idle = waiting.size() < before || progress != seen ? 0 : idle;
         if (idle > 8)
             fail("blocks wait for each other");
     }

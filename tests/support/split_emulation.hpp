@@ -47,10 +47,13 @@ inline u32 larger_of_each(u32 a, u32 b) {
 }
 
 inline u32 most_of_warp(u32 number) {
-    float most = (float)number;
-    for (int bits = 1; bits < 32; bits *= 2)
-        most = max(most, of_lane_across(most, bits));
-    return (u32)most;
+    for (int bits = 1; bits < 32; bits *= 2) {
+        const float other = of_lane_across(__int_as_float(number), bits);
+        u32 theirs;
+        std::memcpy(&theirs, &other, 4);
+        number = max(number, theirs);
+    }
+    return number;
 }
 
 inline void multiply_halves(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

@@ -9,6 +9,7 @@ it still runs. Everything else runs kernel by kernel.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -40,6 +41,9 @@ from luce.sizing.steps import GRAPH_BYTES, padded_sizes
 log = logging.getLogger(__name__)
 
 GRAPH_STAGE = "graphs"
+
+_TRIAL_TOKENS = 128
+"""Of a prompt whose launches are timed: too many for the kernels of few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class DeviceExecutor:
         self._captured: dict[int, _CapturedStep] = {}
         self._mixed: dict[StepShape, tuple[torch.Tensor, _CapturedStep]] = {}
         """Those with prompts, each with its numbers on the device."""
+        self._quick_lines = 0
         self._pool: object = None
 
     def launch(self, plan: StepPlan, extras: StepExtras) -> Callable[[], SampledTokens]:
@@ -117,10 +122,12 @@ class DeviceExecutor:
         # Decode rows come first.
         if not items[-1].token_ids and all(item.sample for item in items):
             return self._replay(items, extras)
-        shape = fitting(self._mixed, StepShape.of(items)) if self._mixed else None
-        return (
-            self._run(items, extras) if shape is None else self._replay_mixed(shape, items, extras)
-        )
+        shape = None
+        if self._mixed:
+            shape = fitting(self._mixed, StepShape.of(items), self._quick_lines)
+        if shape is None:
+            return self._run(items, extras)
+        return self._replay_mixed(shape, items, extras)
 
     def _is_capturable(self, items: tuple[ScheduledSequence, ...], extras: StepExtras) -> bool:
         if extras.tap is not None or self._rows.has_long_bias(item.row for item in items):
@@ -194,10 +201,13 @@ class DeviceExecutor:
     def warm_up(self, chunk: int) -> None:
         """Run the largest steps once, into the null block: kernels are built, memory is taken."""
         for items in _largest_steps(self._resolved, chunk):
-            starts = [_harmless_start(item) for item in items]
-            self._rows.start(starts)
-            self._rows.bring_histories(starts)
+            self._start_harmless(items)
             self._run(items, NO_EXTRAS)()
+
+    def _start_harmless(self, items: Iterable[ScheduledSequence]) -> None:
+        starts = [_harmless_start(item) for item in items]
+        self._rows.start(starts)
+        self._rows.bring_histories(starts)
 
     def capture_all(self, progress: Callable[[str, int, int], None]) -> None:
         """Capture a decode step of every padded size, the largest first; all share one pool."""
@@ -208,41 +218,78 @@ class DeviceExecutor:
         progress(GRAPH_STAGE, len(self._sizes), len(self._sizes))
 
     def capture_mixed(self, chunk: int) -> None:
-        """Capture steps with prompts, into the same pool.
+        """Capture steps with prompts, into the same pool; what cannot be captured runs kernel by
+        kernel, as it always may.
 
         Args:
             chunk: most prompt tokens of one; 0: there are to be none.
         """
-        self._try_mixed(reversed(self._mixed_shapes(chunk)))
+        if not chunk:
+            return
+        try:
+            self._capture_largest_mixed(chunk)
+            # The largest first: the others find all their memory in the pool.
+            for shape in reversed(self._mixed_shapes(chunk)[:-1]):
+                self._mixed[shape] = self._capture_mixed(shape, self._pool)
+        except RuntimeError as error:
+            extra = {"captured": len(self._mixed), "reason": str(error)}
+            log.warning("steps with prompts are not captured", extra=extra)
+        else:
+            extra = {"captured": len(self._mixed), "quick_tokens": self._quick_lines}
+            log.info("steps with prompts are captured", extra=extra)
 
     def capture_largest(self, chunk: int) -> int:
         """Capture the largest steps alone.
 
         Returns:
-            What steps will take beside the memory that these share with all others, in bytes: the
-            driver's of every step, and the logits that each of the others leaves.
+            What steps will take beside the memory that all share, the driver's, in bytes.
         """
         self._pool = graph_pool()
-        largest, shapes = self._sizes[-1], self._mixed_shapes(chunk)
-        captured = self._captured[largest] = self._capture(largest, self._pool)
-        self._try_mixed(shapes[-1:])
-        lines = sum(self._sizes[:-1]) + sum(shape.sampled for shape in shapes[:-1])
-        num_steps = len(self._sizes) + len(shapes)
-        return num_steps * GRAPH_BYTES + lines * captured.logits.bytes_per_line
+        self._captured[self._sizes[-1]] = self._capture(self._sizes[-1], self._pool)
+        num_steps = len(self._sizes)
+        if chunk:
+            try:
+                self._capture_largest_mixed(chunk)
+            except RuntimeError as error:
+                log.warning("steps with prompts cannot be captured", extra={"reason": str(error)})
+            else:
+                num_steps += len(self._mixed_shapes(chunk))
+        return num_steps * GRAPH_BYTES
 
     def _mixed_shapes(self, chunk: int) -> tuple[StepShape, ...]:
-        has_states = self._resolved.state is not None
-        return mixed_shapes(self._resolved.max_rows, chunk, has_states=has_states) if chunk else ()
+        rows, has_states = self._resolved.max_rows, self._resolved.state is not None
+        return mixed_shapes(rows, chunk, self._quick_lines, has_states=has_states)
 
-    def _try_mixed(self, shapes: Iterable[StepShape]) -> None:
-        """Capture these; what cannot be captured runs kernel by kernel, as it always may."""
-        for shape in shapes:
-            try:
-                self._mixed[shape] = self._capture_mixed(shape, self._pool)
-            except RuntimeError as error:
-                extra = {"tokens": shape.lines, "reason": str(error)}
-                log.warning("steps with prompts are not captured", extra=extra)
-                return
+    def _capture_largest_mixed(self, chunk: int) -> None:
+        """And see by it for how many tokens the device is done before the host."""
+        self._quick_lines = 0
+        shape = self._mixed_shapes(chunk)[-1]
+        numbers, captured = self._capture_mixed(shape, self._pool)
+        self._mixed[shape] = numbers, captured
+        share = self._launch_seconds(chunk) / self._device_seconds(captured)
+        self._quick_lines = int(shape.lines * share)
+
+    def _device_seconds(self, captured: _CapturedStep) -> float:
+        """What a step takes the device, of padding alone."""
+        seconds = 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            self._finish(captured, self._lanes[:1], NO_EXTRAS)()
+            seconds = time.perf_counter() - began
+        return seconds
+
+    def _launch_seconds(self, chunk: int) -> float:
+        """What the host needs to launch a step with a prompt kernel by kernel."""
+        tokens = min(chunk, self._resolved.max_ctx, _TRIAL_TOKENS)
+        items = (_prompt(0, tokens, self._resolved.block_tokens),)
+        self._start_harmless(items)
+        best = float("inf")
+        for _ in range(3):
+            began = time.perf_counter()
+            wait = self._run(items, NO_EXTRAS)
+            best = min(best, time.perf_counter() - began)
+            wait()
+        return best
 
     def _capture_mixed(self, shape: StepShape, pool: object) -> tuple[torch.Tensor, _CapturedStep]:
         block_tokens, rows = self._resolved.block_tokens, self._rows
@@ -251,7 +298,7 @@ class DeviceExecutor:
         upload_into(numbers, padding)
         left: list[StepLogits] = []
         graph, token_ids = capture(lambda: self._mixed_work(numbers, shape, left), pool)
-        return numbers, _CapturedStep(graph, token_ids, left[0])
+        return numbers, _CapturedStep(graph, token_ids, left[0].lent())
 
     def _mixed_work(
         self, numbers: torch.Tensor, shape: StepShape, left: list[StepLogits]
@@ -268,7 +315,7 @@ class DeviceExecutor:
         upload_into(self._lanes[:size], padding)
         left: list[StepLogits] = []
         graph, token_ids = capture(lambda: self._decode(size, left), pool)
-        return _CapturedStep(graph, token_ids, left[0])
+        return _CapturedStep(graph, token_ids, left[0].lent())
 
     def _decode(self, size: int, left: list[StepLogits]) -> torch.Tensor:
         """The step to capture; leaves its logits in `left`."""
@@ -286,13 +333,16 @@ def _harmless_start(item: ScheduledSequence) -> RowStart:
 
 def _largest_steps(resolved: EngineInfo, chunk: int) -> Iterator[tuple[ScheduledSequence, ...]]:
     """The longest chunk behind decode rows in all others, then decode rows in all."""
-    chunk = min(chunk, resolved.max_ctx)
-    table = (NULL_BLOCK,) * blocks_for(chunk, resolved.block_tokens)
     decode = tuple(
         ScheduledSequence(row, 0, (), (NULL_BLOCK,), sample=True)
         for row in range(resolved.max_rows)
     )
-    tokens = tuple(np.zeros(chunk, dtype=np.int64).tolist())
-    last = ScheduledSequence(resolved.max_rows - 1, 0, tokens, table, sample=True)
-    yield (*decode[:-1], last)
+    chunk = min(chunk, resolved.max_ctx)
+    yield (*decode[:-1], _prompt(resolved.max_rows - 1, chunk, resolved.block_tokens))
     yield decode
+
+
+def _prompt(row: int, tokens: int, block_tokens: int) -> ScheduledSequence:
+    """So many tokens in the null block."""
+    table = (NULL_BLOCK,) * blocks_for(tokens, block_tokens)
+    return ScheduledSequence(row, 0, (0,) * tokens, table, sample=True)

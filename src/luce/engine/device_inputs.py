@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from luce.engine.device_rows import DeviceRows
 from luce.engine.inputs import InputBatch
 from luce.engine.ops.attention import AttentionBatch, AttentionTensors
 from luce.engine.ops.triton.lanes import begin_decode
+from luce.engine.packed_ids import packed_ids
 from luce.kv.spec import NULL_BLOCK
 from luce.scheduler.plan import ScheduledSequence
 
@@ -245,15 +247,15 @@ class _Tokens:
 
     @classmethod
     def of(cls, chunks: Sequence[ScheduledSequence], block_tokens: int) -> _Tokens:
+        ids = packed_ids([*chain.from_iterable(item.token_ids for item in chunks)])
         empty = np.empty(0, dtype=np.int32)
-        ids, positions, slots = [empty], [empty], [empty]
+        positions, slots = [empty], [empty]
         for item in chunks:
-            table = np.array(item.block_table, dtype=np.int32)
+            table = packed_ids(item.block_table)
             place = np.arange(item.start, item.start + item.num_tokens, dtype=np.int32)
-            ids.append(np.array(item.token_ids, dtype=np.int32))
             positions.append(place)
             slots.append(table[place // block_tokens] * block_tokens + place % block_tokens)
-        return cls(np.concatenate(ids), np.concatenate(positions), np.concatenate(slots))
+        return cls(ids, np.concatenate(positions), np.concatenate(slots))
 
 
 def upload_tables(items: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
@@ -265,7 +267,7 @@ def upload_tables(items: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
     if not chunks:
         return
     if len(chunks) == 1:
-        table = np.fromiter(chunks[0].block_table, dtype=np.int32)
+        table = packed_ids(chunks[0].block_table)
         upload_into(rows.tables[chunks[0].row, : len(table)], table)
         return
     width = max(len(item.block_table) for item in chunks)

@@ -7,12 +7,14 @@ greedy and without penalties, and nothing else does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
 
-from luce.engine.device import upload, upload_into
+from luce.engine.device import upload
 from luce.engine.ops.triton.sampling import MAX_BIAS, RowParams
+from luce.engine.packed_ids import packed_ids
 from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
 from luce.kv.spec import blocks_for
 from luce.protocol.sampling import SamplingParams
@@ -63,25 +65,40 @@ class DeviceRows:
 
     def start(self, starts: Sequence[RowStart]) -> None:
         """New occupants replace the former ones, of whom nothing stays but tokens."""
+        if not starts:
+            return
         for start in starts:
             self._start_bias(start.row, start.sampling.logit_bias)
             if start.sampling.logit_bias or _has_penalties(start.sampling):
                 self._adjusted.add(start.row)
             else:
                 self._adjusted.discard(start.row)
-            floats = np.array(_floats(start.sampling), dtype=np.float32)
-            ints = np.array(self._ints(start), dtype=np.uint32).view(np.int32)
-            upload_into(self.params.floats[start.row], floats)
-            upload_into(self.params.ints[start.row], ints)
+        # One copy for all: each costs the host as much as a kernel.
+        parts = (
+            np.array([start.row for start in starts], dtype=np.int64),
+            np.array([_floats(start.sampling) for start in starts], dtype=np.float32),
+            np.array([self._ints(start) for start in starts], dtype=np.uint32),
+        )
+        sent = upload(np.concatenate([part.ravel().view(np.int32) for part in parts]), self.device)
+        index, floats, ints = torch.split(
+            sent, [2 * parts[0].size, *(part.size for part in parts[1:])]
+        )
+        index, floats = index.view(torch.int64), floats.view(torch.float32)
+        self.params.floats.index_copy_(0, index, floats.view(parts[1].shape))
+        self.params.ints.index_copy_(0, index, ints.view(parts[2].shape))
 
     def bring_histories(self, starts: Sequence[RowStart]) -> None:
         """The new occupants' tokens, which take the host longest.
 
         A step reads those of rows with penalties, and of rows that go on from their last token.
         """
-        for start in starts:
-            history = np.fromiter(start.history, dtype=np.int32, count=len(start.history))
-            upload_into(self.params.tokens[start.row, : len(history)], history)
+        if not starts:
+            return
+        tokens = packed_ids([*chain.from_iterable(start.history for start in starts)])
+        sizes = [len(start.history) for start in starts]
+        sent = torch.split(upload(tokens, self.device), sizes)
+        for start, history in zip(starts, sent, strict=True):
+            self.params.tokens[start.row, : len(history)] = history
 
     def reads_histories(
         self, starts: Sequence[RowStart], items: Sequence[ScheduledSequence]

@@ -1,8 +1,9 @@
 """Which steps with prompts are captured, and when one is worth replaying.
 
 Kernel by kernel, such a step costs the host 30 to 60 us a kernel (`docs/lab/gpu.md`): more than
-it takes the device for small models, and for short prompts of any. Padding costs the device, so
-there are two kinds: full chunks, and short prompts, where weights are read and little else.
+it takes the device for small models, and for short prompts of any. Padding costs the device. So
+sizes between short prompts and full chunks are captured as far as a device is done with them
+before the host would have launched their kernels; beyond, a step must nearly fill its shape.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ from collections.abc import Iterable
 from luce.engine.device_inputs import StepShape
 
 _SHORT_TOKENS = 64
-_SHORT_LANES = (16, 64)
+_SHORT_LANES, _LONG_LANES = (16, 64), (64, 128)
+"""Fewer than all rows. 4,096 tokens behind 128 rows take a device as long as behind 64; behind 256
+a tenth longer."""
 _MOST_TOKENS = 4096
 """A longer chunk takes any device longer than its launches take the host."""
+_BETWEEN = tuple(_SHORT_TOKENS << power for power in range(1, 6))
+"""Prompt tokens of the shapes that are captured for quick devices alone."""
 _FEW_CHUNKS, _MOST_CHUNKS = 8, 16
 """Where there are more prompts, they do not all get in: kernels start programs for each prompt as
 if it were the whole chunk, and most of them leave at once. Those of recurrent layers are many."""
 _FREE_LINES = 128
 """So many tokens are computed in about the time of one: weights are read, at whatever padding."""
 _MOST_PADDING = 1.25
-"""Tokens of a replay over those that were asked for, beyond that."""
+"""Tokens of a replay over those that were asked for, where neither is quick."""
 
 
-def mixed_shapes(max_rows: int, chunk: int, *, has_states: bool = False) -> tuple[StepShape, ...]:
+def mixed_shapes(
+    max_rows: int, chunk: int, quick_lines: int = 0, *, has_states: bool = False
+) -> tuple[StepShape, ...]:
     """Shapes of captured steps with prompts, the smallest first.
 
     Prompts alone have shapes of their own: lanes of padding take attention as long as 2 % of a
@@ -33,24 +40,35 @@ def mixed_shapes(max_rows: int, chunk: int, *, has_states: bool = False) -> tupl
     Args:
         max_rows: rows.
         chunk: most prompt tokens of a step.
+        quick_lines: most tokens of a step that the device computes while the host launches it.
         has_states: the model has recurrent layers.
     """
     most_chunks = _FEW_CHUNKS if has_states else _MOST_CHUNKS
+    chunk = min(chunk, _MOST_TOKENS)
     short = min(chunk, _SHORT_TOKENS)
-    lanes = sorted({0, *(min(each, max_rows) for each in (*_SHORT_LANES, max_rows))})
-    shapes = [_shape(max_rows, each, short, _FEW_CHUNKS) for each in lanes]
-    if short < chunk <= _MOST_TOKENS:
-        shapes += [_shape(max_rows, each, chunk, most_chunks) for each in sorted({0, *lanes[-2:]})]
+
+    def of(tokens: int, lanes: tuple[int, ...], chunks: int) -> list[StepShape]:
+        counts = sorted({0, max_rows, *(each for each in lanes if each < max_rows)})
+        return [_shape(max_rows, each, tokens, chunks) for each in counts]
+
+    shapes = of(short, _SHORT_LANES, _FEW_CHUNKS)
+    for tokens in _BETWEEN:
+        between = of(tokens, _LONG_LANES[:1], most_chunks) if tokens < chunk else ()
+        shapes += [shape for shape in between if shape.lines <= quick_lines]
+    if short < chunk:
+        shapes += of(chunk, _LONG_LANES, most_chunks)
     return tuple(shapes)
 
 
-def fitting(shapes: Iterable[StepShape], wanted: StepShape) -> StepShape | None:
-    """The smallest shape with room for a step, if it is not much larger than the step."""
+def fitting(
+    shapes: Iterable[StepShape], wanted: StepShape, quick_lines: int = 0
+) -> StepShape | None:
+    """The smallest shape with room for a step, if it is quick or not much larger than the step."""
     held = [shape for shape in shapes if shape.holds(wanted)]
     if not held:
         return None
     best = min(held, key=lambda shape: shape.lines)
-    most = max(_FREE_LINES, _MOST_PADDING * wanted.lines)
+    most = max(_FREE_LINES, quick_lines, _MOST_PADDING * wanted.lines)
     return best if best.lines <= most else None
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from luce.engine.options import EngineInfo
+from luce.engine.packed_ids import NotPacked, packed_ids
 from luce.errors import InternalError, InvalidRequest
 from luce.kv.spec import NULL_BLOCK, blocks_for
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
@@ -141,7 +140,7 @@ def _limits(token_ids: tuple[int, ...]) -> tuple[int, int]:
     if len(token_ids) < _MANY:
         return min(token_ids), max(token_ids)
     try:
-        ids = np.fromiter(token_ids, dtype=np.int32, count=len(token_ids))
-    except (OverflowError, TypeError, ValueError):
+        ids = packed_ids(token_ids)
+    except NotPacked:
         return -1, -1
     return int(ids.min()), int(ids.max())

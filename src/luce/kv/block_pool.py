@@ -5,7 +5,7 @@ Owns block ids and reference counts; knows nothing of tokens, hashes or sequence
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from luce.kv.spec import NULL_BLOCK
 
@@ -27,9 +27,11 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         assert num_blocks >= 2, "a pool needs the null block and one more"
         self._holders = [0] * num_blocks
-        self._free = [block for block in range(num_blocks) if block != NULL_BLOCK]
-        heapify(self._free)
-        self._is_free = [block != NULL_BLOCK for block in range(num_blocks)]
+        self._is_free = [True] * num_blocks
+        self._is_free[NULL_BLOCK] = False
+        # What was never handed out needs no place in the heap: all of it is above the rest.
+        self._first_fresh = NULL_BLOCK + 1
+        self._returned: list[int] = []
 
     @property
     def num_usable(self) -> int:
@@ -39,7 +41,7 @@ class BlockPool:
     @property
     def num_free(self) -> int:
         """Blocks in the free list."""
-        return len(self._free)
+        return len(self._returned) + len(self._holders) - self._first_fresh
 
     def num_holders(self, block: int) -> int:
         """Sequences that hold `block`."""
@@ -47,11 +49,22 @@ class BlockPool:
 
     def take(self) -> int:
         """Hand out the lowest free block to one holder; there must be one."""
-        assert self._free, "taken from an empty pool"
-        block = heappop(self._free)
-        self._is_free[block] = False
-        self._holders[block] = 1
-        return block
+        return self.take_several(1)[0]
+
+    def take_several(self, count: int) -> list[int]:
+        """Hand out the lowest free blocks, ascending, to one holder each; there must be enough."""
+        assert count <= self.num_free, "taken from an empty pool"
+        returned = self._returned
+        blocks = [heappop(returned) for _ in range(min(count, len(returned)))]
+        for block in blocks:
+            self._is_free[block] = False
+            self._holders[block] = 1
+        first, stop = self._first_fresh, self._first_fresh + count - len(blocks)
+        self._is_free[first:stop] = [False] * (stop - first)
+        self._holders[first:stop] = [1] * (stop - first)
+        self._first_fresh = stop
+        blocks.extend(range(first, stop))
+        return blocks
 
     def share(self, block: int) -> None:
         """Add a holder to a held or idle block."""
@@ -71,7 +84,7 @@ class BlockPool:
         assert self._holders[block] == 0, f"block {block} is held"
         assert not self._is_free[block], f"block {block} freed twice"
         self._is_free[block] = True
-        heappush(self._free, block)
+        heappush(self._returned, block)
 
     def check_integrity(self) -> None:
         """Compare free list, flags and holders.
@@ -79,9 +92,10 @@ class BlockPool:
         Raises:
             AssertionError: they disagree; a block leaked or is used twice.
         """
-        assert len(set(self._free)) == len(self._free), "a block is in the free list twice"
+        free = [*self._returned, *range(self._first_fresh, len(self._holders))]
+        assert len(set(free)) == len(free), "a block is in the free list twice"
         flagged = {block for block, is_free in enumerate(self._is_free) if is_free}
-        assert set(self._free) == flagged, "free list and free flags differ"
+        assert set(free) == flagged, "free list and free flags differ"
         assert NULL_BLOCK not in flagged, "the null block is in the free list"
         assert self._holders[NULL_BLOCK] == 0, "the null block has a holder"
         assert min(self._holders) >= 0, "a block has fewer than no holders"

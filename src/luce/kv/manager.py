@@ -135,7 +135,7 @@ class KVManager:
         # Only now: what is taken may have to be evicted, and that must be nothing of the above.
         if self._recall is not None:
             self._recall.hold(keys)
-        table.blocks.extend(self._take() for _ in range(num_new))
+        self._take(table.blocks, num_new)
         if self._recall is not None:
             most = self._num_shareable(len(token_ids))
             self._recall.bring_back(table, most, needs_state=self.states.is_used)
@@ -191,7 +191,8 @@ class KVManager:
         if sum(missing) > self.available_blocks:
             return False
         for (table, _), num_new in zip(demands, missing, strict=True):
-            table.blocks.extend(self._take() for _ in range(num_new))
+            if num_new:
+                self._take(table.blocks, num_new)
         return True
 
     def commit(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
@@ -299,14 +300,17 @@ class KVManager:
     def _num_shareable(self, num_tokens: int) -> int:
         return (num_tokens - 1) // self.block_tokens
 
-    def _take(self) -> int:
-        if self._pool.num_free == 0:
+    def _take(self, blocks: list[int], count: int) -> None:
+        """Add so many blocks, evicting what is cached where none are free."""
+        num_free = min(count, self._pool.num_free)
+        blocks.extend(self._pool.take_several(num_free))
+        for _ in range(count - num_free):
             evicted = self._cache.evict()
             if self._recall is not None:
                 self._recall.keep(evicted)
             self._checkpoints.forget(evicted.key)
             self._pool.free(evicted.block)
-        return self._pool.take()
+            blocks.append(self._pool.take())
 
     def _make_recall(self, tier: HostTier) -> Recall:
         return Recall(self._cache, self._checkpoints, tier, self._exchange)

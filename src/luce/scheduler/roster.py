@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from luce.kv.manager import KVManager
 from luce.kv.spec import headroom_blocks
@@ -25,6 +26,8 @@ class Roster:
         self._max_rows = max_rows
         self._free_rows = list(range(max_rows))
         self._sequences: dict[str, Sequence] = {}
+        self._standing: dict[str, Sequence] = {}
+        """Those without a row, which are the preempted ones."""
 
     @property
     def has_free_row(self) -> bool:
@@ -54,7 +57,7 @@ class Roster:
 
     def preempted(self) -> list[Sequence]:
         """Sequences that wait to be computed anew, oldest first."""
-        return [seq for seq in self._sequences.values() if seq.status is SequenceStatus.PREEMPTED]
+        return sorted(self._standing.values(), key=attrgetter("order"))
 
     def newest_developing(self) -> Sequence:
         """The youngest sequence that runs and is not about to leave; there must be one."""
@@ -85,6 +88,7 @@ class Roster:
             return False
         seq.sit(Seat(heappop(self._free_rows), table), table.num_found * self._kv.block_tokens)
         self._sequences.setdefault(seq.request_id, seq)
+        self._standing.pop(seq.request_id, None)
         return True
 
     def unseat(self, seq: Sequence) -> None:
@@ -92,12 +96,13 @@ class Roster:
         seat = seq.stand_up()
         heappush(self._free_rows, seat.row)
         self._kv.release(seat.table)
+        self._standing[seq.request_id] = seq
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence; its id may come again."""
         if seq.seat is not None:
             self.unseat(seq)
-        del self._sequences[seq.request_id]
+        del self._sequences[seq.request_id], self._standing[seq.request_id]
 
     def check_integrity(self) -> None:
         """Compare rows, seats, statuses and blocks.

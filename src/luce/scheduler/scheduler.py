@@ -77,11 +77,19 @@ class Scheduler:
         self._num_steps = 0
         self._num_preemptions = 0
         self._prompt_tokens = 0
+        self._fresh_tokens = 0
+        self._has_headroom = False
+        """No decoder has advanced since all of them were given theirs."""
 
     @property
     def has_work(self) -> bool:
         """Whether a sequence lives: it runs, waits for blocks or for its step to be applied."""
         return not self._roster.is_empty
+
+    @property
+    def fills_step(self) -> bool:
+        """Whether prompts that came since the last plan fill the next one: no need for more."""
+        return self._fresh_tokens >= self._limits.chunk
 
     @property
     def max_seq_tokens(self) -> int:
@@ -100,12 +108,14 @@ class Scheduler:
         if refusal is not None:
             return refusal
         room = self.max_seq_tokens - len(prompt)
+        if sampling.max_tokens > room:
+            sampling = replace(sampling, max_tokens=room)
         seq = Sequence(
             request_id=request_id,
             order=self._num_admitted,
             token_ids=list(prompt),
             num_prompt_tokens=len(prompt),
-            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            sampling=sampling,
             seed=(self._entropy() if sampling.seed is None else sampling.seed) & _SEED_MASK,
             admitted_ns=self._clock_ns(),
             watch=None if sampling.reasoning is None else ReasoningWatch(sampling.reasoning),
@@ -114,6 +124,7 @@ class Scheduler:
             return Busy("the free blocks do not hold the prompt and one block more")
         self._num_admitted += 1
         self._prompt_tokens += len(prompt)
+        self._fresh_tokens += len(prompt) - seq.cached_tokens
         return Admitted(seq.cached_tokens)
 
     def cancel(self, request_id: str) -> None:
@@ -173,6 +184,7 @@ class Scheduler:
         may still wait for its `apply`.
         """
         assert len(self._under_way) < MAX_STEPS_UNDER_WAY, "apply a step before planning on"
+        self._fresh_tokens = 0
         decoding = self._roster.decoding()
         if any(seq.watch is not None and seq.awaits_itself for seq in decoding):
             return None
@@ -182,6 +194,7 @@ class Scheduler:
         if not decoders and not prefills:
             assert self._under_way or self._roster.is_empty, "sequences live and none can go on"
             return None
+        self._has_headroom = False
         starts = self._start_rows(seq for seq, _ in prefills)
         items = self._schedule_tokens(decoders)
         for seq, num_tokens in prefills:
@@ -254,7 +267,7 @@ class Scheduler:
             return Busy("a preempted sequence waits for blocks")
         if not self._roster.has_free_row:
             return Busy(f"all {self._limits.max_rows} rows are taken")
-        if not self._roster.top_up():
+        if not self._give_headroom():
             return Busy("the free blocks are needed by the sequences that run")
         return None
 
@@ -303,6 +316,11 @@ class Scheduler:
     def _resume(self) -> None:
         """Seat preempted sequences again, oldest first, as far as they fit."""
         for seq in self._roster.preempted():
-            if not (self._roster.top_up() and self._roster.seat(seq)):
+            if not (self._give_headroom() and self._roster.seat(seq)):
                 return
             seq.move_to(SequenceStatus.PREFILL)
+
+    def _give_headroom(self) -> bool:
+        """To every decoder, before a newcomer gets anything; again once they have advanced."""
+        self._has_headroom = self._has_headroom or self._roster.top_up()
+        return self._has_headroom

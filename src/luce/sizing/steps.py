@@ -10,7 +10,7 @@ _FIXED_SCRATCH_BYTES = 64 * _MIB
 
 GRAPH_BYTES = 16 * _MIB
 """The driver's own memory for the kernels of one captured step."""
-PROMPT_GRAPHS = 7
+PROMPT_GRAPHS = 23
 """Most captured steps with prompts."""
 STEP_MARGIN_BYTES = 512 * _MIB
 """Vendor libraries' workspaces, and fragmentation."""
@@ -49,7 +49,7 @@ def device_step_bytes(scratch: int, max_rows: int) -> int:
 
 def kept_step_bytes(hparams: HParams, max_rows: int, element_bytes: int) -> int:
     """What captured decode steps hold on a GPU while their model is away, an upper bound: the
-    driver's memory of each, the logits it leaves, the largest one's intermediate tensors.
+    driver's memory of each, the largest one's logits and intermediate tensors.
 
     Args:
         hparams: of the model.
@@ -58,7 +58,7 @@ def kept_step_bytes(hparams: HParams, max_rows: int, element_bytes: int) -> int:
     """
     sizes = padded_sizes(max_rows)
     # As the model computes them, and adjusted ones of 4 bytes; rows keep counts of tokens.
-    lines = (sum(sizes) * (element_bytes + 4) + max_rows * 4) * hparams.vocab_size
+    lines = max_rows * (element_bytes + 4 + 4) * hparams.vocab_size
     tokens = max_rows * _token_elements(hparams) * element_bytes
     return len(sizes) * GRAPH_BYTES + lines + tokens + _FIXED_SCRATCH_BYTES
 

@@ -94,7 +94,8 @@ class Admission:
         if isinstance(sampling, wire.Refused):
             return sampling
         # What was compiled lives as long as the sequence, however long that waits for blocks.
-        sampling = replace(sampling, grammar=grammar)
+        if grammar is not None:
+            sampling = replace(sampling, grammar=grammar)
         result = self._scheduler.submit(submit.request_id, prompt, sampling)
         if not isinstance(result, Admitted):
             return convert.refusal(submit.request_id, result)

@@ -55,6 +55,7 @@ class WorkerLoop:
         self._grammars = GrammarDesk(engine, post)
         self._residency = Residency(engine, scheduler, options.clock_ns)
         self._admission = Admission(scheduler, self._grammars, self._residency, post, options)
+        self._inbox: deque[Incoming] = deque()
         self._under_way: deque[tuple[StepPlan, PendingStep]] = deque()
         self._stop_at_ns: int | None = None
         self._stats_at_ns = 0
@@ -71,8 +72,7 @@ class WorkerLoop:
         """
         try:
             while not self._is_finished():
-                for message in self._post.receive(wait=self._is_idle and self._stop_at_ns is None):
-                    self._handle(message)
+                self._take_in()
                 self._emit_retired(self._scheduler.take_retired())
                 self._advance()
                 self._report()
@@ -80,6 +80,15 @@ class WorkerLoop:
             self._grammars.close()
 
     # --- inbox -----------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """Handle what came. While a device stands idle, no more than fills it a step."""
+        wait = self._is_idle and self._stop_at_ns is None and not self._inbox
+        self._inbox.extend(self._post.receive(wait=wait))
+        while self._inbox:
+            self._handle(self._inbox.popleft())
+            if self._options.depth and not self._under_way and self._scheduler.fills_step:
+                return
 
     def _handle(self, message: Incoming) -> None:
         if isinstance(message, wire.Submit):

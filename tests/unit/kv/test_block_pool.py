@@ -24,6 +24,21 @@ def test_a_freed_low_id_comes_before_a_higher_one() -> None:
     assert [pool.take(), pool.take(), pool.take()] == [1, 3, 5]
 
 
+def test_several_are_those_that_one_by_one_would_be() -> None:
+    pools = BlockPool(12), BlockPool(12)
+    for pool in pools:
+        for block in pool.take_several(6)[1:4:2]:
+            pool.drop(block)
+            pool.free(block)
+    one_by_one = [pools[0].take() for _ in range(5)]
+    assert pools[1].take_several(5) == one_by_one == [2, 4, 7, 8, 9]
+    assert pools[1].take_several(0) == []
+    pools[1].check_integrity()
+    assert pools[1].num_free == pools[0].num_free == 2
+    with pytest.raises(AssertionError, match="empty pool"):
+        pools[1].take_several(3)
+
+
 def test_the_last_holder_leaves_a_block_idle_not_free() -> None:
     pool = BlockPool(3)
     block = pool.take()
@@ -72,13 +87,13 @@ def test_check_integrity_finds_a_held_block_in_the_free_list() -> None:
     pool = BlockPool(4)
     block = pool.take()
     pool.check_integrity()
-    pool._free.append(block)
+    pool._returned.append(block)
     with pytest.raises(AssertionError, match="free flags differ"):
         pool.check_integrity()
 
 
 def test_check_integrity_finds_a_block_listed_twice() -> None:
     pool = BlockPool(4)
-    pool._free.append(2)
+    pool._returned.append(2)
     with pytest.raises(AssertionError, match="twice"):
         pool.check_integrity()

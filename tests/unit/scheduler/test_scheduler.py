@@ -75,6 +75,32 @@ def test_a_prompt_that_can_never_fit_says_so_with_both_numbers(
     assert len(stepper.outputs["a"]) == 1
 
 
+def test_prompts_fill_a_step_until_it_is_planned(make_stepper: MakeStepper) -> None:
+    stepper = make_stepper(chunk=16)
+    for number in range(4):
+        assert stepper.scheduler.fills_step == (number >= 2)
+        stepper.submit(f"r{number}", _prompt(8), _sampling())
+    stepper.step()
+    assert not stepper.scheduler.fills_step
+    stepper.run()
+
+
+def test_running_sequences_get_their_headroom_once_a_step(
+    make_stepper: MakeStepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepper = make_stepper()
+    roster, calls = stepper.scheduler._roster, []
+    top_up = roster.top_up
+    monkeypatch.setattr(roster, "top_up", lambda: calls.append(1) or top_up())
+    for number in range(3):
+        stepper.submit(f"r{number}", _prompt(3), _sampling())
+    assert len(calls) == 1
+    stepper.step()
+    stepper.submit("r3", _prompt(3), _sampling())
+    assert len(calls) == 2
+    stepper.run()
+
+
 def test_a_misfit_does_not_hold_up_the_short_ones(make_stepper: MakeStepper) -> None:
     """B55: a prompt larger than the pool is refused for good, others go on."""
     stepper = make_stepper(num_blocks=11, max_ctx=400)

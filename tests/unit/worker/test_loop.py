@@ -208,6 +208,18 @@ def test_depth_decides_how_many_steps_are_under_way():
         assert bench.engine.finished == [plan.step for plan in bench.engine.started]
 
 
+@pytest.mark.parametrize(("depth", "expected"), [(0, [4, 4]), (1, [2, 4])])
+def test_an_idle_device_starts_once_prompts_fill_a_step(depth: int, expected: list[int]):
+    bench = Bench(depth)
+    answered: list[int] = []
+    bench.engine.on_step = lambda plan: answered.append(len(bench.post.of(wire.Admitted)))
+    for i in range(4):
+        bench.submit(f"r{i}", num_prompt=16)
+    bench.run()
+    assert answered[:2] == expected
+    assert all(bench.post.tokens(f"r{i}") == [100, 101, 102] for i in range(4))
+
+
 def test_every_delta_comes_before_its_retirement(bench: Bench):
     bench.submit("r1")
     bench.submit("r2", max_tokens=6)

@@ -41,6 +41,11 @@ class GatedAttention:
     place_qkv: PlaceQkv
     gated_heads: GatedHeads
 
+    @property
+    def first(self) -> tuple[NormWeight, Linear]:
+        """The norm and the product that read its input."""
+        return self.norm, self.qkv
+
     def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """hidden + attention(norm(hidden)), [T, hidden]; `hidden` may be overwritten.
 
@@ -51,5 +56,5 @@ class GatedAttention:
         placing = Placing(self.heads, self.head_norms, ctx.places, cache)
         packed = self.gated_heads.place(projected, placing, self.place_qkv)
         split = packed.view(len(packed), -1, self.heads.head_dim)
-        mixed = ctx.attend(split, cache)
-        return self.output.add_to(hidden, self.gated_heads.gate(mixed, projected, self.heads))
+        mixed = self.gated_heads.attend(ctx.attend, split, cache, projected, self.heads)
+        return self.output.add_to(hidden, mixed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.context import ForwardContext
-from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, GatedDelta
+from luce.engine.ops.gated_delta import AddsProduct, DeltaShape, DeltaWeights, GatedDelta
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormedProduct, NormWeight
 
@@ -36,6 +36,11 @@ class GatedDeltaNet:
     product: NormedProduct
     op: GatedDelta
 
+    @property
+    def first(self) -> tuple[NormWeight, Linear]:
+        """The norm and the product that read its input."""
+        return self.norm, self.projection
+
     def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """hidden + mixer(norm(hidden)), [T, hidden]; `hidden` may be overwritten.
 
@@ -43,5 +48,8 @@ class GatedDeltaNet:
         """
         projected = self.product(hidden, self.norm, self.projection)
         state = ctx.state_layers[self.layer]
+        if isinstance(self.op, AddsProduct):
+            weights, states = (self.shape, self.weights), (state, ctx.states)
+            return self.op.add_product(hidden, projected, weights, states, self.output)
         mixed = self.op(projected, self.shape, self.weights, state, ctx.states)
         return self.output.add_to(hidden, mixed)

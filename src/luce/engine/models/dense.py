@@ -20,6 +20,7 @@ from luce.engine.layers.mlp import GatedMlp
 from luce.engine.layers.norm import Norm
 from luce.engine.layers.rotary import RotaryTable
 from luce.engine.models.base import Parameters
+from luce.engine.models.folding import NormFolding
 from luce.engine.models.mixture import mixture
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.cpu.native import NativeEmbedding
@@ -100,6 +101,7 @@ class DenseBuilder:
         ops: implementations.
         heads: of attention.
         dtype: what the model computes in.
+        folding: of norms into products.
         linear_bytes: memory of the matrices built so far.
         expert_loads: counters of the mixtures built so far.
     """
@@ -115,6 +117,7 @@ class DenseBuilder:
         # The norm is small and always there: it shows the type and device in use.
         self._final_norm = parameters.vector(("norm.weight", (hparams.hidden_size,)))
         self.dtype = self._final_norm.dtype
+        self.folding = NormFolding(ops, self.dtype)
         self.linear_bytes = 0
         self.expert_loads: list[torch.Tensor] = []
 
@@ -160,8 +163,9 @@ class DenseBuilder:
         return self.linear((name, self.hparams.vocab_size), columns=self.hparams.hidden_size)
 
     def finish(self) -> None:
-        """Wait for the parameters."""
+        """Wait for the parameters and have norms in those of products where they go."""
         self.parameters.finish()
+        self.folding.finish()
 
     def norm(self, name: str) -> NormWeight:
         weight = self.norm_weight(name, self.hparams.hidden_size)
@@ -200,15 +204,15 @@ class DenseBuilder:
         if hparams.attention_bias:
             bias = self.parameters.vector(*((f"{prefix}{n}.bias", (r,)) for n, r in rows))
         weights = tuple((f"{prefix}{name}.weight", count) for name, count in rows)
+        qkv = self.linear(*weights, columns=hparams.hidden_size, bias=bias)
         return SelfAttention(
             layer=index,
             heads=self.heads,
             norm=norm,
-            qkv=self.linear(*weights, columns=hparams.hidden_size, bias=bias),
+            qkv=qkv,
             output=self.linear((f"{prefix}o_proj.weight", hparams.hidden_size), columns=q_rows),
-            product=self.ops.product,
             head_norms=self.head_norms(prefix) if hparams.qk_norm else None,
-            place_qkv=self.ops.place_qkv,
+            project=self.folding.project_qkv(norm, qkv),
         )
 
     def head_norms(self, prefix: str) -> HeadNorms:
@@ -216,14 +220,16 @@ class DenseBuilder:
         query, key = (self.norm_weight(f"{prefix}{name}_norm.weight", size) for name in "qk")
         return HeadNorms(query, key, self.hparams.rms_norm_eps)
 
-    def _mlp(self, prefix: str, norm: str) -> GatedMlp:
+    def _mlp(self, prefix: str, norm_name: str) -> GatedMlp:
         hidden, ffn = self.hparams.hidden_size, self.hparams.intermediate_size
-        gate_up = ((f"{prefix}gate_proj.weight", ffn), (f"{prefix}up_proj.weight", ffn))
+        norm = self.norm(norm_name)
+        parts = ((f"{prefix}gate_proj.weight", ffn), (f"{prefix}up_proj.weight", ffn))
+        gate_up = self.linear(*parts, columns=hidden)
         return GatedMlp(
-            norm=self.norm(norm),
-            gate_up=self.linear(*gate_up, columns=hidden),
+            norm=norm,
+            gate_up=gate_up,
             down=self.linear((f"{prefix}down_proj.weight", hidden), columns=ffn),
-            gated_product=self.ops.gated_product,
+            gated_product=self.folding.gated_product(norm, gate_up),
         )
 
     def linear(

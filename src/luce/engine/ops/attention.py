@@ -49,6 +49,8 @@ class AttentionTensors:
             lengths. Long ones begin first, so that none is left over at the end. None: as they are.
         pieces: i32 [1 + n, 4]: what their contexts are cut into, see `decode_pieces`; for kernels
             that take them so.
+        gates: [T, (2H + 2K) * D], with each query head's gate behind room for its query: results
+            of the leading sequences are multiplied by its sigmoid. For kernels that do so.
     """
 
     block_tables: torch.Tensor
@@ -59,6 +61,7 @@ class AttentionTensors:
     max_queries: int
     order: torch.Tensor | None = None
     pieces: torch.Tensor | None = None
+    gates: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ Source: Yang et al., "Gated Delta Networks" (2024), and transformers' Qwen3.5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +154,18 @@ class GatedDelta(Protocol):
         Returns:
             [T, Hv * Dv].
         """
+
+
+@runtime_checkable
+class AddsProduct(Protocol):
+    """A `GatedDelta` that leaves its results as the product behind it wants them."""
+
+    def add_product(
+        self,
+        hidden: torch.Tensor,
+        projected: torch.Tensor,
+        weights: tuple[DeltaShape, DeltaWeights],
+        states: tuple[LayerState, StateBatch],
+        output: Linear,
+    ) -> torch.Tensor:
+        """hidden + output(the operation), [T, hidden]; `hidden` may be overwritten."""

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import torch
 
-from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.attention import AttentionStep, HeadShape
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.qkv import PlaceQkv, Placing
 
 
@@ -31,6 +32,16 @@ class GatedHeads(Protocol):
         Returns:
             Queries, normalised and rotated, | room for keys and values: [T, (H + 2K) * D].
         """
+
+    def attend(
+        self,
+        step: AttentionStep,
+        packed: torch.Tensor,
+        cache: KVCache,
+        projected: torch.Tensor,
+        heads: HeadShape,
+    ) -> torch.Tensor:
+        """`gate` of what `step` gives for these queries, [T, H + 2K, D], and this cache."""
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), [T, H * D]; `mixed` may be overwritten."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from luce.engine.ops.linear import Linear
+from luce.engine.ops.qkv import Placing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +25,37 @@ class NormedProduct(Protocol):
 
     def __call__(self, x: torch.Tensor, norm: NormWeight, linear: Linear) -> torch.Tensor:
         """[T, in] → [T, out], or [T, out / 2] gated."""
+
+
+class ProjectQkv(Protocol):
+    """Norm and product, and what `qkv.PlaceQkv` does."""
+
+    def __call__(
+        self, hidden: torch.Tensor, norm: NormWeight, linear: Linear, placing: Placing
+    ) -> torch.Tensor:
+        """Queries as attention wants them; keys and values enter the cache.
+
+        Args:
+            hidden: [T, hidden], contiguous.
+            norm: of it.
+            linear: q | k | v, [(H + 2K) * D, hidden].
+            placing: where to.
+
+        Returns:
+            [T, (H + 2K) * D], of which keys and values may be anything.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedProducts:
+    """The same where the norm's weight is in the product's columns.
+
+    Attributes:
+        foldable: what must be multiplied for that, [out, in]; None: that cannot be.
+        gated: for gate | up.
+        qkv: for q | k | v.
+    """
+
+    foldable: Callable[[Linear], torch.Tensor | None]
+    gated: NormedProduct
+    qkv: ProjectQkv

@@ -60,6 +60,19 @@ class Placing:
     """What `PlaceQkv` is given besides queries, keys and values."""
 
     heads: HeadShape
-    norms: HeadNorms
+    norms: HeadNorms | None
     places: TokenPlaces
     cache: KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class UnnormedRows:
+    """What a product read without the norm before it, whose weight is in the product's columns.
+
+    Attributes:
+        x: [T, hidden], contiguous.
+        eps: added to the mean square of each row.
+    """
+
+    x: torch.Tensor
+    eps: float

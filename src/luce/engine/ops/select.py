@@ -133,9 +133,10 @@ def _refused() -> None:
 
 
 def _triton_linear() -> LinearPacker:
+    from luce.engine.ops.cuda.rows_products import RowsProducts
     from luce.engine.ops.triton.linear import DeviceLinear
 
-    return DeviceLinear
+    return partial(DeviceLinear, rows=RowsProducts())
 
 
 def _triton_quantised() -> QuantOps | None:
@@ -223,16 +224,11 @@ def _triton_experts() -> _Mixture:
 def _triton_attention(request: OpRequest) -> PagedAttention:
     from luce.engine.ops.cuda.decode_choice import decode_for
     from luce.engine.ops.cuda.prefill_choice import prefill_for
-    from luce.engine.ops.triton.paged_attention import TritonAttention
+    from luce.engine.ops.triton.paged_attention import AttentionKernels, TritonAttention
 
-    return TritonAttention(
-        request.heads,
-        request.lanes,
-        request.max_ctx,
-        request.device,
-        prefill_for(request),
-        decode_for(request),
-    )
+    decode, takes_gates = decode_for(request)
+    kernels = AttentionKernels(prefill_for(request), decode, takes_gates)
+    return TritonAttention(request.heads, request.lanes, request.max_ctx, request.device, kernels)
 
 
 def _linear_candidates(request: OpRequest) -> list[Candidate[LinearPacker]]:

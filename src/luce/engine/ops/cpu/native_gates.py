@@ -9,8 +9,9 @@ import torch
 from luce.engine.native import layer_structs
 from luce.engine.native.library import GROUP, NORM, Op
 from luce.engine.native.tape import Tape
-from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.attention import AttentionStep, HeadShape
 from luce.engine.ops.cpu.native import heads_struct
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.pointwise import SiluAndMul
 from luce.engine.ops.qkv import PlaceQkv, Placing
 
@@ -101,6 +102,17 @@ class NativeGatedHeads:
         packed = self.split(projected, placing.heads)
         place_qkv(packed, placing.heads, placing.norms, placing.places, placing.cache)
         return packed
+
+    def attend(
+        self,
+        step: AttentionStep,
+        packed: torch.Tensor,
+        cache: KVCache,
+        projected: torch.Tensor,
+        heads: HeadShape,
+    ) -> torch.Tensor:
+        """Attention, then `gate`."""
+        return self.gate(step(packed, cache), projected, heads)
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), in place."""

@@ -16,9 +16,14 @@ from luce.engine.ops.decode_pieces import CHUNK_UNITS, UNIT_TOKENS
 from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.triton.paged_attention_decode import DecodeScratch
 
-_FILE, _NAME = "decode_attention.cu", "decode_attention"
-_WARPS, _STAGES, _BLOCKS = 4, 2, 3
-_HEAD_DIMS = (64, 128)
+_FILES = ("decode_task.cuh", "decode_gather.cuh", "decode_attention.cu")
+_NAME = "decode_attention"
+_STAGES = 2
+_HEAD_DIMS = (64, 128, 256)
+_DENSE_DIM = 128
+"""Larger heads have other cuts, and may have gates."""
+_FEW = 4
+"""Units a program: where no more are to be read, values are asked for ahead of time."""
 _MOST_GROUP = 8
 _LOG2_E = 1.4426950408889634
 
@@ -36,6 +41,36 @@ class Geometry:
     block_tokens: int
 
     @property
+    def warps(self) -> int:
+        """Of a block of threads."""
+        return self._cut[0]
+
+    @property
+    def blocks(self) -> int:
+        """Of threads, that a multiprocessor holds."""
+        return self._cut[1]
+
+    @property
+    def _cut(self) -> tuple[int, int]:
+        # As many as there are registers for. Few KV heads make few tasks, so that each has all of a
+        # multiprocessor.
+        if self.heads.head_dim <= _DENSE_DIM:
+            return 4, 3
+        return (8, 1) if self.heads.num_kv_heads < 4 else (4, 2)
+
+    @property
+    def units(self) -> int:
+        """Of a warp and piece."""
+        return -(-CHUNK_UNITS // self.warps)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block of threads: results in two places, and scores of each lane and unit."""
+        group, dim, warps = self.heads.group, self.heads.head_dim, self.warps
+        place = warps * group * (4 * (dim + 8) + 12) + 8 * group + 16
+        return 2 * (-(-place // 16) * 16) + 512 * warps * self.units
+
+    @property
     def constants(self) -> dict[str, int]:
         """What the kernel's text wants defined."""
         heads = self.heads
@@ -45,17 +80,19 @@ class Geometry:
             "K": heads.num_kv_heads,
             "D": heads.head_dim,
             "P": self.block_tokens,
-            "WARPS": _WARPS,
-            "UNITS": -(-CHUNK_UNITS // _WARPS),
+            "WARPS": self.warps,
+            "UNITS": self.units,
             "STAGES": _STAGES,
-            "BLOCKS": _BLOCKS,
+            "BLOCKS": self.blocks,
+            "SHARED": self.shared_bytes,
             "SCALE_BITS": scale,
         }
 
 
 @functools.cache
 def _compiled(geometry: Geometry) -> DeviceKernel:
-    return compiled_kernel(_NAME, (_FILE,), geometry.constants, KernelLaunch(is_early=True))
+    launch = KernelLaunch(geometry.shared_bytes, is_early=True)
+    return compiled_kernel(_NAME, _FILES, geometry.constants, launch)
 
 
 def decode_attention(
@@ -73,13 +110,14 @@ def decode_attention(
     """
     assert tensors.pieces is not None
     assert isinstance(cache, torch.Tensor)
-    kernel = _compiled(Geometry(heads, cache.shape[1]))
-    programs = kernel_limits(qkv.device).processors * _BLOCKS
+    geometry = Geometry(heads, cache.shape[1])
+    kernel = _compiled(geometry)
+    programs = kernel_limits(qkv.device).processors * geometry.blocks
     most = (len(tensors.pieces) - 1) * heads.num_kv_heads
     keys, values = cache[:, :, 0], cache[:, :, 1]
     kernel(
         (min(programs, most), 1, 1),
-        (32 * _WARPS, 1, 1),
+        (32 * geometry.warps, 1, 1),
         [
             qkv,
             keys,
@@ -95,14 +133,22 @@ def decode_attention(
             qkv.stride(0),
             out.stride(0),
             scratch.partials.shape[2],
+            programs * _FEW,
+            out if tensors.gates is None else tensors.gates,
+            0 if tensors.gates is None else tensors.gates.stride(0),
         ],
     )
+
+
+def takes_gates(heads: HeadShape) -> bool:
+    """Whether the kernel for such heads minds `AttentionTensors.gates`."""
+    return heads.head_dim > _DENSE_DIM
 
 
 def refusal(heads: HeadShape, block_tokens: int) -> str | None:
     """Why the kernel is not made for such heads and blocks of so many tokens, or None."""
     if heads.head_dim not in _HEAD_DIMS or heads.group > _MOST_GROUP:
-        return f"made for heads of 64 or 128, at most {_MOST_GROUP} of them on one of the cache"
+        return f"made for heads of 64, 128 or 256, at most {_MOST_GROUP} on one of the cache"
     if block_tokens % UNIT_TOKENS:
         return f"made for blocks of a multiple of {UNIT_TOKENS} tokens"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,7 @@ from luce.engine.ops.candidates import OpRequest
 from luce.engine.ops.cuda import decode_attention as kernel
 from luce.engine.ops.decode_pieces import MOST_TOKENS, pieces_of
 from luce.engine.ops.ref.attention import ReferenceAttention
+from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
 from luce.engine.ops.triton.paged_attention_decode import (
     DecodeAttention,
     DecodeScratch,
@@ -26,13 +28,13 @@ _MOST_APART = 1e-2
 _CONTEXTS = (1, 789, 256, 100)
 
 
-def decode_for(request: OpRequest) -> DecodeAttention:
-    """The kernel for sequences with one query."""
+def decode_for(request: OpRequest) -> tuple[DecodeAttention, bool]:
+    """The kernel for sequences with one query, and whether it minds gates."""
     reason = _refusal(request)
     if reason is None:
-        return kernel.decode_attention
+        return kernel.decode_attention, kernel.takes_gates(request.heads)
     _log.info("single tokens attend by Triton's kernel: %s", reason)
-    return decode_attention
+    return decode_attention, False
 
 
 def _refusal(request: OpRequest) -> str | None:
@@ -74,14 +76,21 @@ def try_kernel(request: OpRequest) -> None:
         pieces=torch.tensor(pieces_of(lens), dtype=torch.int32, device=device),
     )
     scratch = DecodeScratch.make(heads, len(lens), max(lens), device)
-    found = [qkv.new_full((len(lens), heads.num_heads * heads.head_dim), torch.nan) for _ in "ab"]
-    for out in found:
-        kernel.decode_attention(qkv, cache, tensors, heads, scratch, out)
+    found = [qkv.new_full((len(lens), heads.num_heads * heads.head_dim), torch.nan) for _ in "abc"]
+    gates = noise(len(lens), 2 * (heads.num_heads + heads.num_kv_heads) * heads.head_dim)
+    gated = replace(tensors, gates=gates if kernel.takes_gates(heads) else None)
+    for out, each in zip(found, (tensors, tensors, gated), strict=True):
+        kernel.decode_attention(qkv, cache, each, heads, scratch, out)
     starts = tuple(range(len(lens) + 1))
     batch = AttentionBatch(starts, lens, tuple(tuple(each.tolist()) for each in tables), page)
     expected = ReferenceAttention(heads).prepare(batch)(qkv, cache).float()
     apart = float((found[0].float() - expected).norm() / expected.norm())
     if not apart < _MOST_APART:
         raise TrialError(f"attention is {apart:.1e} off")
-    if not torch.equal(*found):
+    if not torch.equal(found[0], found[1]):
         raise TrialError("attention is not the same each time")
+    if gated.gates is not None:
+        expected = ReferenceGatedHeads().gate(found[0].float(), gates.float(), heads)
+        apart = float((found[2].float() - expected).norm() / expected.norm())
+        if not apart < _MOST_APART:
+            raise TrialError(f"attention with gates is {apart:.1e} off")

@@ -76,6 +76,35 @@ __device__ __forceinline__ void copy_page(const char *to, const TensorMap *map, 
                  : "memory");
 }
 
+// Rows of a matrix from `row` on, as many as its map's boxes have, by 64 numbers; zeros beyond its end.
+__device__ __forceinline__ void copy_rows(const char *to, const TensorMap *map, int column, int row,
+                                          u64 *barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// The same to the second-level cache.
+__device__ __forceinline__ void fetch_rows(const TensorMap *map, int column, int row) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map),
+                 "r"(column), "r"(row)
+                 : "memory");
+}
+
+// One lane of those of a warp that come here, and the compiler knows it: it makes no loops around
+// instructions of which a warp has one.
+__device__ __forceinline__ bool is_chosen() {
+    u32 is;
+    asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 %0, 1, 0, p;}" : "=r"(is));
+    return is;
+}
+
+// A map is about to be needed.
+__device__ __forceinline__ void fetch_map(const TensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // A swizzled matrix in shared memory, the same for all lanes of a warp; `columns` between its runs of
 // 64 columns, if it is one whose rows are the sums' indices.
 __device__ __forceinline__ u64 swizzled(const char *at, int columns) {
@@ -128,4 +157,78 @@ template <int COUNT> __device__ __forceinline__ void give_registers() {
 
 template <int COUNT> __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// A cluster's meeting in two parts: what threads did before the first, others see after the second.
+template <int CLUSTER_BLOCKS> __device__ __forceinline__ void come_to_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+template <int CLUSTER_BLOCKS> __device__ __forceinline__ void wait_for_cluster() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// What has this address in one's own shared memory, in that of a block of the cluster.
+template <int CLUSTER_BLOCKS>
+__device__ __forceinline__ u32 address_in_block(const void *at, int rank) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(shared_address(at)), "r"(rank));
+    return there;
+}
+
+// Begin to store four numbers there; the barrier, of the same block, gets their 16 bytes.
+template <int CLUSTER_BLOCKS>
+__device__ __forceinline__ void store_in_block(u32 at, const float4 &v, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+                 : "memory");
+}
+
+// `wait_for` where what other blocks of the cluster stored leads to the next phase.
+template <int CLUSTER_BLOCKS>
+__device__ __forceinline__ void wait_for_stores(u64 *barrier, int parity) {
+    u32 done = 0;
+    while (!done)
+        asm volatile("{.reg .pred p;"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
+                     "selp.b32 %0, 1, 0, p;}"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+}
+
+// `copy_rows` to the same place of COUNT blocks of the cluster from `first` on, and to each one's
+// barrier.
+template <int CLUSTER_BLOCKS, int COUNT>
+__device__ __forceinline__ void copy_rows_to_some(const char *to, const TensorMap *map, int column,
+                                                  int row, u64 *barrier, int first) {
+    if (COUNT == 1)
+        return copy_rows(to, map, column, row, barrier);
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)),
+                 "h"((u16)(((1 << COUNT) - 1) << first))
+                 : "memory");
+}
+
+template <int CLUSTER_BLOCKS>
+__device__ __forceinline__ void copy_rows_to_all(const char *to, const TensorMap *map, int column,
+                                                 int row, u64 *barrier) {
+    copy_rows_to_some<CLUSTER_BLOCKS, CLUSTER_BLOCKS>(to, map, column, row, barrier, 0);
+}
+
+// Arrive at a barrier of a block of the cluster.
+template <int CLUSTER_BLOCKS>
+__device__ __forceinline__ void arrive_in_block(u64 *barrier, int rank) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     address_in_block<CLUSTER_BLOCKS>(barrier, rank))
+                 : "memory");
+}
+
+// `wait_for` where other blocks of the cluster copy to this one, or arrive.
+template <int CLUSTER_BLOCKS> __device__ __forceinline__ void wait_for_all(u64 *barrier, int parity) {
+    wait_for(barrier, parity);
 }

@@ -48,6 +48,11 @@ __device__ __forceinline__ void load_once(u32 *to, const u16 *from) {
                  : "l"(from));
 }
 
+// Begin to bring what is there to the cache of all multiprocessors.
+__device__ __forceinline__ void bring_closer(const u16 *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 // Adds 1, and returns what was there: who comes later sees what all before it wrote until then.
 __device__ __forceinline__ int arrive(int *counter) {
     int before;
@@ -66,6 +71,11 @@ __device__ __forceinline__ void meet_warp() {
 // What the first lane gave.
 __device__ __forceinline__ int of_first_lane(int value) {
     return __shfl_sync(0xffffffff, value, 0);
+}
+
+// What that lane gave.
+__device__ __forceinline__ int of_lane(int value, int lane) {
+    return __shfl_sync(0xffffffff, value, lane);
 }
 
 // One of several barriers that whole warps pass without waiting, and others wait at until all

@@ -5,11 +5,11 @@
 // luce.loaders.quant_formats, x as quant_staged_rows.cuh has it, y bfloat16, sums in float32.
 //
 // A cluster has a run of row pairs (32 rows) of the matrix, each of its CLUSTER blocks of threads
-// a run of their columns, of which x lies in shared memory all the time. Work is cut into pieces
-// of `piece` units of a pair; each warp takes pieces by itself, weights from memory right into
-// its registers, and leaves their sums in shared memory. After so many pairs as there is room for,
-// `round`, the cluster adds each pair's pieces in order. So the order of a sum depends on the
-// matrix, `piece` and CLUSTER alone.
+// a run of their columns, of which x lies in shared memory all the time. A block's units of so many
+// pairs as there is room for, `round`, are one line that its warps share out evenly; each takes
+// weights from memory right into its registers, and leaves the sums of what it has of a pair in
+// shared memory. Then the cluster adds each pair's parts in order. So the order of a sum depends
+// on the matrix, `round` and CLUSTER alone.
 //
 // Columns may be summed in any order: a thread's 16 bytes of codes are a group of 32 columns, it
 // knows their scale alone, and no code ever moves between threads. Weights become half-precision
@@ -109,7 +109,7 @@ __device__ __forceinline__ void add_scaled(const Vectors &vectors, const Place &
     }
 }
 
-// The sums of a piece to where the cluster finds them.
+// The sums of a part to where the cluster finds them.
 __device__ __forceinline__ void leave(const Place &at, float *slot, Totals &total) {
 #pragma unroll
     for (int k = 0; k < TOKEN_TILES; ++k)
@@ -125,17 +125,15 @@ __device__ __forceinline__ void leave(const Place &at, float *slot, Totals &tota
 
 // What a block of threads works on.
 struct Share {
-    int first_pair, end_pair, first_unit, units, pieces, piece, round;
+    int first_pair, end_pair, first_unit, units, round;
 
-    __device__ __forceinline__ Share(const Problem &p, int rank, int piece, int round)
-        : piece(piece), round(round) {
+    __device__ __forceinline__ Share(const Problem &p, int rank, int round) : round(round) {
         const int pairs = (p.num_rows + PAIR_ROWS - 1) / PAIR_ROWS;
         const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
         first_pair = (u32)cluster * pairs / clusters;
         end_pair = (u32)(cluster + 1) * pairs / clusters;
         first_unit = first_unit_of(p, rank);
         units = first_unit_of(p, rank + 1) - first_unit;
-        pieces = (most_units(p) + piece - 1) / piece;
     }
     __device__ __forceinline__ static int first_unit_of(const Problem &p, int rank) {
         return rank * p.num_units / CLUSTER;
@@ -149,34 +147,57 @@ struct Share {
     }
 };
 
-// A warp's way through its pieces, unit by unit.
-struct Way {
-    int item, end, unit, end_unit, row, pair; // item: a piece of the round that begins with `pair`
+// The line of a round's units, pair by pair, as warps share it out: those that there are units for.
+struct Line {
+    int units, length, warps; // units of a pair, of all of them
+    float part;               // of one of them
 
-    __device__ __forceinline__ void begin(const Share &share, int first_pair) {
-        const int warp = threadIdx.x / 32, items = share.pairs_from(first_pair) * share.pieces;
-        pair = first_pair;
-        item = warp * items / WARPS;
-        end = (warp + 1) * items / WARPS;
-        enter(share);
+    __device__ __forceinline__ Line(int units, int pairs)
+        : units(units), length(units * pairs), warps(min(WARPS, length)), part(1.0f / length) {}
+    __device__ __forceinline__ int begin(int warp) const {
+        return min(warp, warps) * length / warps;
     }
-    __device__ __forceinline__ void enter(const Share &share) {
-        row = (pair + item / share.pieces) * PAIR_ROWS;
-        unit = item % share.pieces * share.piece;
-        end_unit = min(unit + share.piece, share.units);
+    // ((at + 1) * warps - 1) / length, exactly: there are fewer than 2^17.
+    __device__ __forceinline__ int owner(int at) const {
+        return (int)(((at + 1) * warps - 0.5f) * part);
     }
-    __device__ __forceinline__ void step(const Share &share) {
-        if (++unit == end_unit) {
-            ++item;
-            enter(share);
-        }
+    // Warps that have parts of a pair. Where the next pair begins, or the next warp, is the next
+    // slot, or the one after it.
+    __device__ __forceinline__ int first_slot(int pair) const { return owner(pair * units) + pair; }
+    __device__ __forceinline__ int last_slot(int pair) const {
+        return owner((pair + 1) * units - 1) + pair;
     }
-    __device__ __forceinline__ bool is_done() const { return item == end; }
+};
+
+// A warp's way through its units.
+struct Way {
+    int left, unit, pair, first_pair; // pair: of the round that begins with `first_pair`
+
+    __device__ __forceinline__ void begin(const Share &share, int first) {
+        const int warp = threadIdx.x / 32;
+        const Line line(share.units, share.pairs_from(first));
+        const int at = line.begin(warp);
+        first_pair = first;
+        left = line.begin(warp + 1) - at;
+        pair = at / share.units;
+        unit = at % share.units;
+    }
+    // Whether it had the last of a pair.
+    __device__ __forceinline__ bool step(const Share &share) {
+        --left;
+        const bool ends = ++unit == share.units;
+        pair += ends;
+        unit = ends ? 0 : unit;
+        return ends || left == 0;
+    }
+    __device__ __forceinline__ int slot() const { return pair + threadIdx.x / 32; }
+    __device__ __forceinline__ bool is_done() const { return left == 0; }
 };
 
 __device__ __forceinline__ void aim(const Problem &p, const Share &share, const Way &way,
                                     const Place &at, Unit &unit) {
-    unit.aim(p, way.row + at.quad, share.first_unit + way.unit);
+    const int row = (way.first_pair + way.pair) * PAIR_ROWS;
+    unit.aim(p, row + at.quad, share.first_unit + way.unit);
 }
 
 __device__ __forceinline__ void fill(const Problem &p, const Share &share, const Way &way,
@@ -227,34 +248,45 @@ __device__ __forceinline__ void store(const Problem &p, int token, int first_row
     }
 }
 
-// The pieces of a round, all together, by the whole cluster: each thread so many fours at once,
-// and so many pieces of each. All are asked for before one is there.
+// The parts of a round, all together, by the whole cluster: each thread so many fours at once, and
+// so many parts of each. All are asked for before one is there.
 template <int MANY, int COUNT>
 __device__ __forceinline__ void add_up(const Problem &p, const Share &share, int rank, int pair,
                                        const float *slots) {
-    const int step = CLUSTER * THREADS, pieces = share.pieces;
-    const int items = share.pairs_from(pair) * TOKENS * (PAIR_ROWS / 4);
+    const int step = CLUSTER * THREADS, pairs = share.pairs_from(pair);
+    const int items = pairs * TOKENS * (PAIR_ROWS / 4);
     for (int i = rank * THREADS + threadIdx.x; i < items; i += MANY * step) {
         float sums[MANY][4] = {};
-        for (int first = 0; first < pieces; first += COUNT) {
+        int first[MANY][CLUSTER], last[MANY][CLUSTER], most = 0;
+#pragma unroll
+        for (int part = 0; part < MANY * CLUSTER; ++part) {
+            const int m = part / CLUSTER, of = part % CLUSTER;
+            const Four four(min(i + m * step, items - 1));
+            const int units = Share::first_unit_of(p, of + 1) - Share::first_unit_of(p, of);
+            const Line line(units, pairs);
+            first[m][of] = line.first_slot(four.pair);
+            last[m][of] = line.last_slot(four.pair);
+            most = max(most, last[m][of] - first[m][of]);
+        }
+        for (int from = 0; from <= most; from += COUNT) {
             float4 parts[MANY][CLUSTER][COUNT];
 #pragma unroll
             for (int part = 0; part < MANY * CLUSTER * COUNT; ++part) {
                 const int m = part / CLUSTER / COUNT, of = part / COUNT % CLUSTER;
                 const Four four(min(i + m * step, items - 1));
-                const int slot = four.pair * pieces + min(first + part % COUNT, pieces - 1);
+                const int slot = min(first[m][of] + from + part % COUNT, last[m][of]);
                 parts[m][of][part % COUNT] = load_of_block<CLUSTER>(
                     (const float4 *)(slots + slot * SLOT + four.token * SLOT_LINE + four.row), of);
             }
 #pragma unroll
             for (int part = 0; part < MANY * CLUSTER * COUNT; ++part) {
                 const int m = part / CLUSTER / COUNT, of = part / COUNT % CLUSTER;
-                if (first + part % COUNT < pieces) {
-                    const float4 &from = parts[m][of][part % COUNT];
-                    sums[m][0] += from.x;
-                    sums[m][1] += from.y;
-                    sums[m][2] += from.z;
-                    sums[m][3] += from.w;
+                if (first[m][of] + from + part % COUNT <= last[m][of]) {
+                    const float4 &one = parts[m][of][part % COUNT];
+                    sums[m][0] += one.x;
+                    sums[m][1] += one.y;
+                    sums[m][2] += one.z;
+                    sums[m][3] += one.w;
                 }
             }
         }
@@ -267,12 +299,12 @@ __device__ __forceinline__ void add_up(const Problem &p, const Share &share, int
     }
 }
 
-__device__ __forceinline__ void work(const Problem &p, int piece, int round) {
+__device__ __forceinline__ void work(const Problem &p, int round) {
     char *shared = shared_memory();
     const int rank = rank_in_cluster<CLUSTER>();
-    const Share share(p, rank, piece, round);
+    const Share share(p, rank, round);
     float *slots = (float *)(shared + Share::most_units(p) * X_UNIT);
-    const Vectors vectors = {shared, (u64 *)(slots + share.pieces * round * SLOT)};
+    const Vectors vectors = {shared, (u64 *)(slots + (round + WARPS - 1) * SLOT)};
     const Place at(vectors);
     const Constants one(p.num_tokens);
     Way way;
@@ -297,9 +329,8 @@ __device__ __forceinline__ void work(const Problem &p, int piece, int round) {
         } else {
 #pragma unroll 1
             for (bool is_done = false; !is_done;) {
-                const int item = way.item, x_unit = way.unit;
-                way.step(share);
-                const bool leaves = way.item != item;
+                const int slot = way.slot(), x_unit = way.unit;
+                const bool leaves = way.step(share);
                 is_done = way.is_done();
                 if (is_done)
                     way.begin(share, next);
@@ -307,12 +338,12 @@ __device__ __forceinline__ void work(const Problem &p, int piece, int round) {
                 vectors.wait(x_unit);
                 add_unit(p, one, vectors, at, x_unit, unit, total);
                 if (leaves)
-                    leave(at, slots + item * SLOT, total);
+                    leave(at, slots + slot * SLOT, total);
             }
         }
         meet_cluster<CLUSTER>();
-        if (share.pieces <= 2)
-            add_up<3, 2>(p, share, rank, pair, slots);
+        if (share.pairs_from(pair) >= WARPS)
+            add_up<(CLUSTER > 4 ? 1 : 3), 2>(p, share, rank, pair, slots);
         else
             add_up<1, 4>(p, share, rank, pair, slots);
         meet_cluster_again<CLUSTER>();
@@ -327,8 +358,8 @@ __launch_bounds__(THREADS, 1)
     quant_split(const char *x, u16 *y, const u16 *residual, const u16 *bias, const char *codes,
                 const char *high, const char *scales, const char *blocks, int num_tokens,
                 int num_rows, int num_units, int y_stride, int has_bias,
-                int has_residual, int piece, int round) {
+                int has_residual, int round) {
     work({x, y, residual, bias, codes, high, scales, blocks, num_tokens, num_rows, num_units,
           y_stride, has_bias, has_residual},
-         piece, round);
+         round);
 }

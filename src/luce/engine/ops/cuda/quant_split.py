@@ -8,7 +8,6 @@ the counts.
 from __future__ import annotations
 
 import functools
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -47,14 +46,16 @@ _NAME = "quant_split"
 _PAIR_ROWS = 32
 """Of a unit, which is 32 rows by 256 columns."""
 _SLOT_BYTES = 36 * 4
-"""Of a row of x: sums of a piece, and room that keeps banks apart."""
+"""Of a row of x: sums of a part, and room that keeps banks apart."""
 _WARPS = 8
 """Of a block of threads, one a multiprocessor."""
 _BARRIER_BYTES = 8
 """Of a unit's x."""
 _MOST_UNITS = 1 << 25
-_NARROW = 5120
-"""Columns up to which two blocks of threads share a row; four beyond."""
+_BLOCKS = (2, 4, 8)
+"""Of threads, that share a row: the fewest of which one has so little of x."""
+_MOST_X_BYTES = 160 << 10
+"""Of it in shared memory, so that the first-level cache, through which weights come, has room."""
 MOST_ROWS = 16
 """Of x."""
 
@@ -90,48 +91,43 @@ class Cut:
         blocks: of threads, of a cluster, each with a run of units of 256 columns.
         pairs: most of a cluster.
         units: most of a block of threads.
-        piece: units that a warp adds up by itself.
+        round: pairs that a block's warps share out the units of, before all parts are added.
     """
 
     clusters: int
     blocks: int
     pairs: int
     units: int
-    piece: int
+    round: int
 
     @classmethod
-    def of(cls, form: QuantFormat, rows: int, columns: int, limits: KernelLimits) -> Cut:
+    def of(cls, rows: int, columns: int, limits: KernelLimits) -> Cut:
         """For a matrix on a GPU.
 
         Raises:
             ValueError: there is no room for its columns.
         """
         all_units, all_pairs = columns // BLOCK, -(-rows // _PAIR_ROWS)
-        blocks = min(2 if columns <= _NARROW else 4, all_units)
+        for most_blocks in _BLOCKS:
+            blocks = min(most_blocks, all_units)
+            units = -(-all_units // blocks)
+            if _x_bytes(units, MOST_ROWS) <= _MOST_X_BYTES:
+                break
         pairs = -(-all_pairs // min(_places(blocks, limits.processors), all_pairs))
-        most, least = -(-all_units // blocks), all_units // blocks
-        found: list[tuple[float, Cut]] = []
-        for piece in range(1, most + 1):
-            cut = cls(-(-all_pairs // pairs), blocks, pairs, most, piece)
-            # All blocks of a cluster have as many pieces.
-            if cut.pieces == -(-least // piece):
-                with suppress(ValueError):
-                    found.append((cut._steps(Room.of(form, cut, MOST_ROWS, limits)), cut))
-        if not found:
+        room = limits.shared_bytes - _x_bytes(units, MOST_ROWS)
+        most = room // (MOST_ROWS * _SLOT_BYTES) - (_WARPS - 1)
+        if most < 1:
             raise ValueError(f"there is no room for {columns} columns")
-        return min(found, key=lambda each: each[0])[1]
+        rounds = -(-pairs // most)
+        return cls(-(-all_pairs // pairs), blocks, pairs, units, -(-pairs // rounds))
 
-    @property
-    def pieces(self) -> int:
-        """Of a pair, in a block of threads."""
-        return -(-self.units // self.piece)
+    def nbytes(self, tokens: int) -> int:
+        """Shared memory of a block of threads for so many rows of x."""
+        return _x_bytes(self.units, tokens) + tokens * _SLOT_BYTES * (self.round + _WARPS - 1)
 
-    def _steps(self, room: Room) -> float:
-        """Units that one warp goes through, and what rounds and pieces cost beside, in units."""
-        rounds = -(-self.pairs // room.round)
-        each = [min(room.round, self.pairs - first * room.round) for first in range(rounds)]
-        units = sum(-(-pairs * self.pieces // _WARPS) * self.piece for pairs in each)
-        return units + rounds + self.pieces / 10
+
+def _x_bytes(units: int, tokens: int) -> int:
+    return units * (tokens * TOKEN_BYTES + _BARRIER_BYTES)
 
 
 def _places(blocks: int, processors: int) -> int:
@@ -139,35 +135,6 @@ def _places(blocks: int, processors: int) -> int:
     GPU divides by four, 132 of them have 30 places.
     """
     return max(1, processors // blocks * (10 if blocks > 2 else 11) // 11)
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Shared memory of a block of threads.
-
-    Attributes:
-        round: row pairs whose pieces there is room for.
-        nbytes: all of it.
-    """
-
-    round: int
-    nbytes: int
-
-    @classmethod
-    def of(cls, form: QuantFormat, cut: Cut, tokens: int, limits: KernelLimits) -> Room:
-        """The least that leaves no more rounds than the most would.
-
-        Raises:
-            ValueError: there is no room for a pair.
-        """
-        x = cut.units * (tokens * TOKEN_BYTES + _BARRIER_BYTES)
-        slot = tokens * cut.pieces * _SLOT_BYTES
-        most = (limits.shared_bytes - x) // slot
-        if most < 1:
-            raise ValueError(f"{tokens} rows of {cut.units * BLOCK} columns leave no room")
-        rounds = -(-cut.pairs // most)
-        pairs = -(-cut.pairs // rounds)
-        return cls(pairs, x + pairs * slot)
 
 
 def refusal(planes: QuantPlanes) -> str | None:
@@ -180,7 +147,7 @@ def refusal(planes: QuantPlanes) -> str | None:
     if planes.rows * (planes.columns // BLOCK) > _MOST_UNITS:
         return "made for smaller matrices"
     try:
-        _cut(planes.format, planes.rows, planes.columns, kernel_limits(planes.codes.device))
+        _cut(planes.rows, planes.columns, kernel_limits(planes.codes.device))
     except ValueError as error:
         return str(error)
     return None
@@ -260,9 +227,8 @@ def multiply(
     rows = x if isinstance(x, StagedRows) else stage(x, tiling.token_tiles)
     assert rows.token_tiles == tiling.token_tiles, "x is staged for another tiling"
     limits = kernel_limits(out.device)
-    cut = _cut(planes.format, planes.rows, planes.columns, limits)
-    room = Room.of(planes.format, cut, tiling.tokens, limits)
-    kernel = _compiled(planes.format, tiling, cut.blocks, room.nbytes)
+    cut = _cut(planes.rows, planes.columns, limits)
+    kernel = _compiled(planes.format, tiling, cut.blocks, cut.nbytes(tiling.tokens))
     kernel(
         (cut.clusters * cut.blocks, 1, 1),
         (32 * _WARPS, 1, 1),
@@ -274,7 +240,6 @@ def multiply(
             out.stride(0),
             int(bias is not None),
             int(residual is not None),
-            cut.piece,
-            room.round,
+            cut.round,
         ],
     )

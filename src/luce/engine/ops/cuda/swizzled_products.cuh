@@ -1,8 +1,10 @@
 // Products of four warps with matrices that lie swizzled in shared memory, on Hopper.
 
-#define NUMBERS_32 \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NUMBERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NUMBERS_24 NUMBERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define NUMBERS_32 NUMBERS_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define NUMBERS_48 \
+    NUMBERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NUMBERS_64 \
     NUMBERS_32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
@@ -41,11 +43,51 @@ __device__ __forceinline__ void multiply_rows(float (&c)[16][4], const u32 (&a)[
 }
 
 // The same with A in shared memory, its rows contiguous.
+__device__ __forceinline__ void multiply_shared(float (&c)[2][4], u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, %10, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
+                 "%8, %9, adds, 1, 1, 0, 0;}"
+                 : SUM(0), SUM(1)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+
+__device__ __forceinline__ void multiply_shared(float (&c)[4][4], u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, %18, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NUMBERS_16
+                 "}, %16, %17, adds, 1, 1, 0, 0;}"
+                 : SUMS_4(0)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+
+__device__ __forceinline__ void multiply_shared(float (&c)[6][4], u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, %26, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {" NUMBERS_24
+                 "}, %24, %25, adds, 1, 1, 0, 0;}"
+                 : SUMS_4(0), SUM(4), SUM(5)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+
 __device__ __forceinline__ void multiply_shared(float (&c)[8][4], u64 a, u64 b, int adds) {
     asm volatile("{.reg .pred adds; setp.ne.b32 adds, %34, 0; "
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
                  "}, %32, %33, adds, 1, 1, 0, 0;}"
                  : SUMS_8(0)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+
+__device__ __forceinline__ void multiply_shared(float (&c)[12][4], u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, %50, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" NUMBERS_48
+                 "}, %48, %49, adds, 1, 1, 0, 0;}"
+                 : SUMS_8(0), SUMS_4(8)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+
+__device__ __forceinline__ void multiply_shared(float (&c)[16][4], u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, %66, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NUMBERS_64
+                 "}, %64, %65, adds, 1, 1, 0, 0;}"
+                 : SUMS_16(0)
                  : "l"(a), "l"(b), "r"(adds));
 }
 

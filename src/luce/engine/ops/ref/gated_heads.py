@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.attention import AttentionStep, HeadShape
+from luce.engine.ops.kv_cache import KVCache
 from luce.engine.ops.qkv import PlaceQkv, Placing
 
 
@@ -22,6 +23,17 @@ class ReferenceGatedHeads:
         packed = self.split(projected, placing.heads)
         place_qkv(packed, placing.heads, placing.norms, placing.places, placing.cache)
         return packed
+
+    def attend(
+        self,
+        step: AttentionStep,
+        packed: torch.Tensor,
+        cache: KVCache,
+        projected: torch.Tensor,
+        heads: HeadShape,
+    ) -> torch.Tensor:
+        """Attention, then `gate`."""
+        return self.gate(step(packed, cache), projected, heads)
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates)."""

@@ -8,8 +8,10 @@ import torch
 
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.kv_cache import KVCache
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.pointwise import RmsNorm, Rotate, StoreKV
-from luce.engine.ops.qkv import HeadNorms, TokenPlaces
+from luce.engine.ops.projection import NormedProduct, NormWeight
+from luce.engine.ops.qkv import HeadNorms, PlaceQkv, Placing, TokenPlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,19 @@ class StepwisePlaceQkv:
         rotated = 2 * places.rotary.shape[-2]
         self.rotate(split[:, : num_q + num_kv, :rotated], places.rotary)
         self.store_kv(packed[:, num_q * dim :], cache, places.slot_mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedProduct:
+    """`ops.projection.ProjectQkv`: one operation after the other."""
+
+    product: NormedProduct
+    place_qkv: PlaceQkv
+
+    def __call__(
+        self, hidden: torch.Tensor, norm: NormWeight, linear: Linear, placing: Placing
+    ) -> torch.Tensor:
+        """Product, then place."""
+        packed = self.product(hidden, norm, linear)
+        self.place_qkv(packed, placing.heads, placing.norms, placing.places, placing.cache)
+        return packed

@@ -44,23 +44,29 @@ def _step_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program (head, lane): one token; the head's part of the state moves on by it."""
-    wait_for_inputs()
     head, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     first, size = _place(head, HK, DK, DV)
     dims = tl.arange(0, BLOCK)[None, :]
     inside = dims < size
     channels = first + dims
+    # The step's rows and this layer's states are older than some operation of PyTorch's in this
+    # step, which no kernel overtakes: they may be read before the kernels ahead are done.
     line = states + tl.load(rows + lane).to(tl.int64) * state_stride + channels
-    newest = tl.load(projected + lane * token_stride + channels, mask=inside, other=0.0)
-    total = newest.to(tl.float32) * tl.load(
-        taps + channels * WIDTH + (WIDTH - 1), mask=inside, other=0.0
-    ).to(tl.float32)
+    old = ()
     for tap in tl.static_range(WIDTH - 1):
-        old = tl.load(line + tap * C, mask=inside, other=0.0)
+        value = tl.load(line + tap * C, mask=inside, other=0.0)
+        old = old + (value,)  # type: ignore[assignment]  # noqa: RUF005
+    factors = ()
+    for tap in tl.static_range(WIDTH):
         factor = tl.load(taps + channels * WIDTH + tap, mask=inside, other=0.0)
-        total += old.to(tl.float32) * factor.to(tl.float32)
+        factors = factors + (factor,)  # type: ignore[assignment]  # noqa: RUF005
+    wait_for_inputs()
+    newest = tl.load(projected + lane * token_stride + channels, mask=inside, other=0.0)
+    total = newest.to(tl.float32) * factors[WIDTH - 1].to(tl.float32)
+    for tap in tl.static_range(WIDTH - 1):
+        total += old[tap].to(tl.float32) * factors[tap].to(tl.float32)
         if tap > 0:
-            tl.store(line + (tap - 1) * C, old, mask=inside)
+            tl.store(line + (tap - 1) * C, old[tap], mask=inside)
     if WIDTH > 1:
         tl.store(line + (WIDTH - 2) * C, newest, mask=inside)
     result = _scaled(total * sigmoid(total), head, scale, eps, HK)

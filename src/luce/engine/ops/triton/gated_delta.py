@@ -14,6 +14,7 @@ import triton.language as tl
 
 from luce.engine.ops.attention import AttentionTensors
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.triton.causal_conv import convolve
 from luce.engine.ops.triton.gated_delta_chunk import (
     DeltaStep,
@@ -22,10 +23,11 @@ from luce.engine.ops.triton.gated_delta_chunk import (
     log_decay,
     run_chunks,
 )
-from luce.engine.ops.triton.gated_delta_step import OneTokenKernel, step_refusal
+from luce.engine.ops.triton.gated_delta_step import OneTokenKernel, leaves_words, step_refusal
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
 from luce.engine.ops.triton.probe import TrialError, launch_refusal
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +138,29 @@ class DeviceGatedDelta:
             run_chunks(step)
             _norm(out[lanes:], projected[lanes:], shape, weights)
         return out
+
+    def add_product(
+        self,
+        hidden: torch.Tensor,
+        projected: torch.Tensor,
+        weights: tuple[DeltaShape, DeltaWeights],
+        states: tuple[LayerState, StateBatch],
+        output: Linear,
+    ) -> torch.Tensor:
+        """See `ops.gated_delta.AddGatedDelta`: of a few single tokens, words go between both."""
+        (shape, parameters), (state, batch) = weights, states
+        tensors, order = batch.tensors, None
+        if isinstance(output, TritonQuantLinear) and leaves_words(shape):
+            order = output.order_of_parts(len(projected))
+        is_single = tensors is not None and tensors.num_decode == len(projected)
+        refused = order is None or not is_single
+        if refused or self._refusal(projected, shape, parameters, state) is not None:
+            return output.add_to(hidden, self(projected, shape, parameters, state, batch))
+        assert isinstance(output, TritonQuantLinear)
+        assert tensors is not None
+        assert order is not None
+        words = self._one_token.words(projected, shape, parameters, state, tensors, order=order)
+        return output.add_parts(hidden, words)
 
     def _refusal(
         self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState

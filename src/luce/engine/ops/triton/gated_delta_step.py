@@ -10,15 +10,24 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.cuda import delta_words
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState
 from luce.engine.ops.triton.causal_conv import KEY_EPS
 from luce.engine.ops.triton.gated_delta_chunk import gate_of, key_head, log_decay
+from luce.engine.ops.triton.norm_quantise import PartWords
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+from luce.engine.ops.triton.probe import TrialError, launch_refusal
+from luce.engine.ops.triton.quant_activations import store_run
+from luce.loaders.quant_formats import GROUP
 
 MOST_KEY_HEADS = 128
 _MOST_STATE = 128 * 128
 _COLUMNS = 16
+_WORD_COLUMNS = 16
+_MOST_APART = 2e-2
+"""Of the norm: sums in another order, rounded to bfloat16."""
 _THREAD_ELEMENTS = 64
 """Of a state."""
 
@@ -41,6 +50,13 @@ def _factors(taps, channels, inside, WIDTH: tl.constexpr):
         value = tl.load(taps + channels * WIDTH + tap, mask=inside, other=0.0)
         factors = factors + (value,)  # type: ignore[assignment]  # noqa: RUF005
     return factors
+
+
+@triton.jit
+def _taps_of(line, taps, channels, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    """The convolution's last inputs and its factors."""
+    old = _old_inputs(line, channels, inside, C, WIDTH)
+    return old, _factors(taps, channels, inside, WIDTH)
 
 
 @triton.jit
@@ -87,15 +103,43 @@ def _advanced(state, q, k, v, beta, g):
     return state, tl.sum(q[:, None] * state, 0)
 
 
+@triton.jit
+def _results_of(
+    key, HK: tl.constexpr, HV: tl.constexpr, DV: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_V: tl.constexpr, TILED: tl.constexpr,
+):  # fmt: skip
+    """The value heads of a key head, whose results the last program of them ends.
+
+    Where they are, which are there, and their columns.
+    """
+    members = tl.arange(0, GROUP)
+    heads = members * HK + key if TILED else key * (HV // HK) + members
+    dims = tl.arange(0, BLOCK_V)[None, :]
+    return heads[:, None] * DV + dims, (members < HV // HK)[:, None] & (dims < DV), dims
+
+
+@triton.jit
+def _leave_words(
+    words, found, z, weight, first, size: tl.constexpr, COLUMNS: tl.constexpr, TABLE: tl.constexpr
+):
+    """Of columns of a row of `size`, gated, but not divided by their head's root mean square."""
+    gate = z.to(tl.float32)
+    gated = found * weight.to(tl.float32) * (gate * sigmoid(gate))
+    store_run(words, gated, first, size // 32, COLUMNS, TABLE)
+
+
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def _step_kernel(
-    projected, taps, conv, decay, dt_bias, states, norm, rows, arrivals, out,
+    projected, taps, conv, decay, dt_bias, states, norm, rows, arrivals, out, squares,
     token_stride, conv_stride, state_stride, scale, key_eps, eps,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, C: tl.constexpr,
     WIDTH: tl.constexpr, TILED: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr, GROUP: tl.constexpr, WORDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Program (columns of the state, value head, lane)."""
+    """Program (columns of the state, value head, lane).
+
+    With WORDS, `out` are those of `PartWords`, `squares` too, and a program is one warp.
+    """
     part, head, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     keys = tl.arange(0, BLOCK_K)
     in_key = keys < DK
@@ -115,48 +159,53 @@ def _step_kernel(
     state = tl.load(store + cells, mask=within, other=0.0)
     line = conv + slot * conv_stride
     v_channels = 2 * HK * DK + head * DV + values
-    qk_old = _old_inputs(line, qk_channels, in_both, C, WIDTH)
-    qk_factors = _factors(taps, qk_channels, in_both, WIDTH)
-    v_old = _old_inputs(line, v_channels, in_value, C, WIDTH)
-    v_factors = _factors(taps, v_channels, in_value, WIDTH)
+    qk_old, qk_factors = _taps_of(line, taps, qk_channels, in_both, C, WIDTH)
+    v_old, v_factors = _taps_of(line, taps, v_channels, in_value, C, WIDTH)
     bias, speed = tl.load(dt_bias + head), tl.load(decay + head)
-    # The value heads of this key head, whose results the last program of them ends.
-    members = tl.arange(0, GROUP)
-    heads = members * HK + key if TILED else key * (HV // HK) + members
-    dims = tl.arange(0, BLOCK_V)[None, :]
-    ends = (members < HV // HK)[:, None] & (dims < DV)
-    at = heads[:, None] * DV + dims
+    if WORDS:
+        at, ends, dims = head * DV + values, in_value, values
+    else:
+        at, ends, dims = _results_of(key, HK, HV, DV, GROUP, BLOCK_V, TILED)
     weight = tl.load(norm + dims, mask=dims < DV, other=0.0)
     wait_for_inputs()
     token = projected + lane * token_stride
     qk_new = tl.load(token + qk_channels, mask=in_both, other=0.0)
     v_new = tl.load(token + v_channels, mask=in_value, other=0.0)
     gates = token + (C + HV * DV) + head
-    beta = gate_of(tl.load(gates))
-    g = log_decay(tl.load(gates + HV), bias, speed)
+    beta, g = gate_of(tl.load(gates)), log_decay(tl.load(gates + HV), bias, speed)
     z = tl.load(token + C + at, mask=ends, other=0.0)
-    dtype: tl.constexpr = out.dtype.element_ty
+    dtype: tl.constexpr = projected.dtype.element_ty
     both = _convolved(qk_old, qk_new, qk_factors, WIDTH)
+    arrival = arrivals + lane * HK + key
+    lanes = tl.arange(0, 32)
+    if WORDS:
+        # What comes of it is looked at only in the end.
+        arrived = tl.atomic_add(arrival + lanes, 1, mask=lanes == 0, sem="release")
     q, k = _query_and_key(both, is_key, scale, key_eps, dtype)
-    results = out + lane * (HV * DV)
     v = _convolved(v_old, v_new, v_factors, WIDTH).to(dtype).to(tl.float32)
     state, found = _advanced(state, q, k, v, beta, g)
-    tl.store(results + head * DV + values, found.to(dtype), mask=in_value)
-    # All threads have written, and read the old inputs, before one of them says so.
-    tl.debug_barrier()
-    arrival = arrivals + lane * HK + key
-    is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == (
-        tl.num_programs(0) * (HV // HK) - 1
-    )
+    everyone = tl.num_programs(0) * (HV // HK) - 1
+    results = out + lane * (HV * DV)
+    if WORDS:
+        words = out + lane * ((16 + 64 // COLUMNS) * (HV * DV // 32))
+        _leave_words(words, found, z, weight, head * DV + part * COLUMNS, HV * DV, COLUMNS, TABLE)
+        tl.store(squares + (lane * HV + head) * (DV // COLUMNS) + part, tl.sum(found * found, 0))
+        is_last = tl.max(tl.where(lanes == 0, arrived, 0), 0) == everyone
+    else:
+        tl.store(results + head * DV + values, found.to(dtype), mask=in_value)
+        # All threads have written, and read the old inputs, before one of them says so.
+        tl.debug_barrier()
+        is_last = tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == everyone
     # After it, so that it does not wait for what no other program reads.
     tl.store(store + cells, state, mask=within)
     _move_on(line, v_old, v_new, v_channels, in_value, C, WIDTH)
     if is_last:
         tl.store(arrival, 0)
         _move_on(line, qk_old, qk_new, qk_channels, in_both, C, WIDTH)
-        # Past this multiprocessor's own cache: other ones wrote it.
-        o = tl.load(results + at, mask=ends, other=0.0, cache_modifier=".cg")
-        tl.store(results + at, _norm_and_gate(o, z, weight, eps, DV), mask=ends)
+        if not WORDS:
+            # Past this multiprocessor's own cache: other ones wrote it.
+            o = tl.load(results + at, mask=ends, other=0.0, cache_modifier=".cg")
+            tl.store(results + at, _norm_and_gate(o, z, weight, eps, DV), mask=ends)
 
 
 def step_refusal(shape: DeltaShape) -> str | None:
@@ -166,6 +215,12 @@ def step_refusal(shape: DeltaShape) -> str | None:
     if _cells(shape) > _MOST_STATE:
         return f"made for states of up to {_MOST_STATE} numbers a head"
     return None
+
+
+def leaves_words(shape: DeltaShape) -> bool:
+    """Whether such layers' results can be words: a program makes half of a group."""
+    is_whole = shape.value_head_dim % GROUP == 0
+    return is_whole and power_of_two(shape.key_head_dim) * _WORD_COLUMNS <= 32 * _THREAD_ELEMENTS
 
 
 def _cells(shape: DeltaShape) -> int:
@@ -204,13 +259,118 @@ class OneTokenKernel:
             tensors: of the step.
             out: [T, Hv * Dv]; the sequences' rows are written.
         """
+        self._launch(projected, shape, weights, state, tensors, (out, out), None)
+
+    def words(
+        self,
+        projected: torch.Tensor,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        state: LayerState,
+        tensors: AttentionTensors,
+        *,
+        order: bool,
+    ) -> PartWords:
+        """The same of steps that are no more than such sequences, as words for the next product.
+
+        Args:
+            projected: likewise.
+            shape: geometry that `leaves_words` accepts.
+            weights: parameters.
+            state: advanced.
+            tensors: of the step.
+            order: of the words: tables' or the plain one.
+        """
+        sizes = len(projected), shape.value_size, shape.num_value_heads
+        made = PartWords.empty(sizes, _WORD_COLUMNS, weights.eps, projected.device)
+        results = made.words, made.squares
+        if self._refusal(projected, (shape, weights, state), order) is None:
+            layer = shape, weights, state
+            delta_words.advance(projected, layer, tensors, results, self.arrivals, order=order)
+        else:
+            self._launch(projected, shape, weights, state, tensors, results, order)
+        return made
+
+    def _refusal(
+        self,
+        projected: torch.Tensor,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
+        order: bool,
+    ) -> str | None:
+        """Why the kernel of CUDA C++ does not leave such words."""
+        shape, weights, state = layer
+        reason = kernel_refusal(is_hopper=True) or delta_words.refusal(shape)
+        numbers = projected, weights.conv, weights.norm, state.conv
+        is_whole = state.recurrent.stride(0) % 4 == 0 and state.recurrent.data_ptr() % 16 == 0
+        if reason is not None or not is_whole or any(x.dtype != torch.bfloat16 for x in numbers):
+            return reason or "made for bfloat16"
+        return launch_refusal(
+            ("delta_words", shape, order), lambda: self._try_words(projected, layer, order)
+        )
+
+    def _try_words(
+        self,
+        projected: torch.Tensor,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
+        order: bool,
+    ) -> None:
+        """Two tokens of sequences that are not there, by the kernel of CUDA C++ and Triton's.
+
+        Raises:
+            TrialError: words, squares or states differ.
+        """
+        (shape, weights, state), generator = layer, torch.Generator().manual_seed(1)
+
+        def noise(like: torch.Tensor) -> torch.Tensor:
+            return torch.randn(2, like.shape[1], generator=generator).to(like)
+
+        tokens, kept = noise(projected), LayerState(noise(state.conv), noise(state.recurrent) * 0.1)
+        index = torch.tensor([1, 0, 1], dtype=torch.int32, device=projected.device)
+        tensors = AttentionTensors(index[None], index[:2], index[:2], index, 2, 0)
+        sizes, found = (2, shape.value_size, shape.num_value_heads), []
+        for is_triton in (False, True):
+            mine = LayerState(kept.conv.clone(), kept.recurrent.clone())
+            left = PartWords.empty(sizes, _WORD_COLUMNS, weights.eps, projected.device)
+            results = left.words, left.squares
+            if is_triton:
+                self._launch(tokens, shape, weights, mine, tensors, results, order)
+            else:
+                layer = shape, weights, mine
+                delta_words.advance(tokens, layer, tensors, results, self.arrivals, order=order)
+            scales = left.words[:, 16:18].view(torch.float32)
+            found.append(
+                (
+                    left.words[:, 18:].float() * scales,
+                    scales,
+                    left.squares,
+                    mine.conv,
+                    mine.recurrent,
+                )
+            )
+        for ours, theirs in zip(*found, strict=True):
+            apart = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+            if not apart < _MOST_APART:
+                raise TrialError(f"words of a token are {apart:.1e} of their norm off")
+
+    def _launch(
+        self,
+        projected: torch.Tensor,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        state: LayerState,
+        tensors: AttentionTensors,
+        results: tuple[torch.Tensor, torch.Tensor],
+        order: bool | None,
+    ) -> None:
         assert tensors.num_decode <= self._lanes
         columns = min(_COLUMNS, power_of_two(shape.value_head_dim))
+        if order is not None:
+            columns = _WORD_COLUMNS
         block_k = power_of_two(shape.key_head_dim)
         parts = triton.cdiv(shape.value_head_dim, columns)
         _step_kernel[(parts, shape.num_value_heads, tensors.num_decode)](
             projected, weights.conv, state.conv, weights.decay, weights.dt_bias, state.recurrent,
-            weights.norm, tensors.rows, self.arrivals, out,
+            weights.norm, tensors.rows, self.arrivals, *results,
             projected.stride(0), state.conv.stride(0), state.recurrent.stride(0),
             shape.key_head_dim**-0.5, KEY_EPS, weights.eps,
             HK=shape.num_key_heads, HV=shape.num_value_heads, DK=shape.key_head_dim,
@@ -218,5 +378,6 @@ class OneTokenKernel:
             BLOCK_K=block_k, BLOCK_V=power_of_two(shape.value_head_dim),
             COLUMNS=columns,
             GROUP=power_of_two(shape.num_value_heads // shape.num_key_heads),
+            WORDS=order is not None, TABLE=bool(order),
             num_warps=max(1, block_k * columns // (32 * _THREAD_ELEMENTS)), **LAUNCH,
         )  # fmt: skip

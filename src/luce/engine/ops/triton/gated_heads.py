@@ -8,11 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.kv_cache import TypedCache
+from luce.engine.ops.attention import AttentionStep, HeadShape
+from luce.engine.ops.kv_cache import KVCache, TypedCache
 from luce.engine.ops.qkv import PlaceQkv, Placing
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
+from luce.engine.ops.triton.paged_attention import TritonStep
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
 from luce.engine.ops.triton.probe import launch_refusal
 
@@ -79,6 +80,22 @@ class DeviceGatedHeads:
         packed = self.split(projected, heads)
         place_qkv(packed, heads, placing.norms, placing.places, placing.cache)
         return packed
+
+    def attend(
+        self,
+        step: AttentionStep,
+        packed: torch.Tensor,
+        cache: KVCache,
+        projected: torch.Tensor,
+        heads: HeadShape,
+    ) -> torch.Tensor:
+        """Attention, with the gates of those whose kernel takes them; then `gate` of the others."""
+        if not isinstance(step, TritonStep) or not step.num_gated:
+            return self.gate(step(packed, cache), projected, heads)
+        mixed = step.gated(packed, cache, projected)
+        if step.num_gated < len(mixed):
+            self.gate(mixed[step.num_gated :], projected[step.num_gated :], heads)
+        return mixed
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), in place."""

@@ -7,6 +7,7 @@ there; this one 94 %, norm and gate included (H200, bfloat16, 8B shapes; `docs/l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.triton.gated_mlp import silu_and_mul
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
@@ -55,6 +57,7 @@ def _few_rows_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    IS_FOLDED: tl.constexpr,
     GATED: tl.constexpr,
     ROWS: tl.constexpr,
     SIZE_IN: tl.constexpr,
@@ -65,6 +68,7 @@ def _few_rows_kernel(
     """Program: a few rows of the weight against all rows of x, axes [row, out, in].
 
     The first AHEAD tiles of the weight are under way before the kernel's inputs are there.
+    IS_FOLDED: the norm's weight is in that of the product.
     """
     rows = tl.arange(0, ROWS)
     outs = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
@@ -83,7 +87,7 @@ def _few_rows_kernel(
             ahead_up = ahead_up + (up,)  # type: ignore[assignment]  # noqa: RUF005
     wait_for_inputs()
     scale = tl.full((ROWS, 1), 1.0, tl.float32)
-    if HAS_NORM:
+    if HAS_NORM or IS_FOLDED:
         square = tl.zeros((ROWS, 1, BLOCK_IN), tl.float32)
         for i in tl.static_range((SIZE_IN + BLOCK_IN - 1) // BLOCK_IN):
             v = _tile(sources, real, i * BLOCK_IN, SIZE_IN, BLOCK_IN).to(tl.float32)
@@ -99,6 +103,9 @@ def _few_rows_kernel(
             # Rounded before the weight, as `ops.pointwise.RmsNorm` has it.
             v = (v.to(tl.float32) * scale[:, :, None]).to(x.dtype.element_ty) * factor
         wide = v.to(tl.float32)
+        if IS_FOLDED:
+            # Not with the results: one row is a sixth slower without a pass for the factor.
+            wide *= scale[:, :, None]
         if i < AHEAD:
             w = ahead[i]
         else:
@@ -125,17 +132,45 @@ def _few_rows_kernel(
     tl.store(out + places, result.to(out.dtype.element_ty), mask=mask)
 
 
+class RowsProducts(Protocol):
+    """Products of dozens of rows by kernels of our own."""
+
+    def adds(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether `add` is for such matrices, and serves here."""
+
+    def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+        """residual += x W^T, rounded once."""
+
+    def multiply(
+        self, x: torch.Tensor, weight: torch.Tensor, *, gated: bool, eps: float | None = None
+    ) -> torch.Tensor | None:
+        """x W^T, or silu(gate) * up of it where W is gate | up; None: not here.
+
+        With `eps` the product is multiplied by rsqrt(mean(x^2) + eps) of its row.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLinear:
-    """`ops.linear.Linear` over the weight as it is, [out, in] contiguous."""
+    """`ops.linear.Linear` over the weight as it is, [out, in] contiguous.
+
+    Attributes:
+        weight: [out, in].
+        bias: [out].
+        rows: for dozens of rows, where there is such a way.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
+    rows: RowsProducts | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in] → [T, out]."""
         if x.shape[0] <= FEW_ROWS:
             return self.few_rows(x)
+        product = self.of_rows(x, gated=False)
+        if product is not None:
+            return product
         width = self.weight.shape[0]
         if width % 2 and width <= _MOST_ODD and self.bias is None:
             # A router and its shared expert's gate. Lines of an odd length keep the vendor from its
@@ -144,12 +179,30 @@ class DeviceLinear:
             return torch.mm(x, self.weight.t(), out=lines[:, :width])
         return F.linear(x, self.weight, self.bias)
 
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up of a weight that is gate | up: [T, in] → [T, out / 2]."""
+        if x.shape[0] <= FEW_ROWS:
+            return self.few_rows(x, gated=True)
+        product = self.of_rows(x, gated=True)
+        return silu_and_mul(self(x)) if product is None else product
+
+    def of_rows(
+        self, x: torch.Tensor, *, gated: bool, eps: float | None = None
+    ) -> torch.Tensor | None:
+        """`RowsProducts.multiply`, if there is one for such a product."""
+        if self.rows is None or self.bias is not None:
+            return None
+        return self.rows.multiply(x, self.weight, gated=gated, eps=eps)
+
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place; rounded once, after the sum."""
         if x.shape[0] <= FEW_ROWS:
             return self.few_rows(x, residual=residual)
         if self.bias is not None:
             residual.add_(self.bias)
+        if self.rows is not None and self.rows.adds(residual, x, self.weight):
+            self.rows.add(residual, x, self.weight)
+            return residual
         return torch.addmm(residual, x, self.weight.t(), out=residual)
 
     def few_rows(
@@ -159,6 +212,7 @@ class DeviceLinear:
         residual: torch.Tensor | None = None,
         norm: NormWeight | None = None,
         gated: bool = False,
+        folded_eps: float | None = None,
     ) -> torch.Tensor:
         """The product of at most `FEW_ROWS` rows, with what stands around it.
 
@@ -167,12 +221,14 @@ class DeviceLinear:
             residual: [T, out] to add to, in place.
             norm: normalises x first.
             gated: the weight is gate and up; the result is silu(gate) * up, [T, out / 2].
+            folded_eps: x is normalised by a norm whose weight is in this one; instead of `norm`.
         """
         rows, (size_out, size_in) = x.shape[0], self.weight.shape
         size_out //= 1 + gated
         out = residual
         if out is None:
             out = torch.empty(rows, size_out, dtype=x.dtype, device=x.device)
+        eps = folded_eps if norm is None else norm.eps
         block_in = min(_BLOCK_IN, power_of_two(size_in))
         block_out = _BLOCK_OUT // (1 + gated)
         _few_rows_kernel[(triton.cdiv(size_out, block_out),)](
@@ -182,12 +238,13 @@ class DeviceLinear:
             residual,
             None if norm is None else norm.weight,
             out,
-            0.0 if norm is None else norm.eps,
+            eps or 0.0,
             rows,
             size_out,
             HAS_BIAS=self.bias is not None,
             HAS_RESIDUAL=residual is not None,
             HAS_NORM=norm is not None,
+            IS_FOLDED=folded_eps is not None,
             GATED=gated,
             ROWS=power_of_two(rows),
             SIZE_IN=size_in,

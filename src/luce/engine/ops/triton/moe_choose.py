@@ -17,6 +17,7 @@ from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import Router, Routing
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.triton.linear import DeviceLinear
+from luce.engine.ops.triton.moe_pick import LEAST_BLOCK, is_paired
 from luce.engine.ops.triton.moe_route import choose_experts
 from luce.engine.ops.triton.norm_quantise import WORDS, quantise_in_orders
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
@@ -74,11 +75,11 @@ def _leave_logits(
 @triton.jit
 def _choose_kernel(
     hidden, norm, matrix, words, logits, experts, weights, loads, arrivals,
-    eps, stride, plane, num_tokens, num_logits, num_experts, TOKENS: tl.constexpr,
+    eps, stride, plane, num_tokens, num_logits, logit_stride, TOKENS: tl.constexpr,
     SIZE: tl.constexpr, CHOSEN: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_IN: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
     num_groups: tl.constexpr, BG: tl.constexpr, PLAIN: tl.constexpr, TABLE: tl.constexpr,
-    CHOOSES: tl.constexpr,
+    CHOOSES: tl.constexpr, EXPERTS: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
     """Program (groups of words, or then rows of the router; TOKENS tokens)."""
     ahead: tl.constexpr = (num_groups + BG - 1) // BG
@@ -117,7 +118,7 @@ def _choose_kernel(
                 next_token = tl.minimum(token + 1, last - 1)
                 following = _load_row(hidden, next_token, stride, SIZE, BLOCK_IN)
             _leave_logits(
-                row, w, factors, logits + token * num_logits, rows, num_logits, eps, dtype, SIZE
+                row, w, factors, logits + token * logit_stride, rows, num_logits, eps, dtype, SIZE
             )
             row = following
         if CHOOSES:
@@ -126,14 +127,11 @@ def _choose_kernel(
             arrival = arrivals + tl.program_id(1)
             if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == parts - 1:
                 tl.store(arrival, 0)
-                index = tl.arange(0, BLOCK)
                 for token in range(first, last):
-                    # Past this multiprocessor's own cache: other ones wrote it.
-                    at, there = logits + token * num_logits + index, index < num_experts
-                    every = tl.load(at, mask=there, other=float("-inf"), cache_modifier=".cg")
                     choose_experts(
-                        every, num_experts, experts + token * CHOSEN, weights + token * CHOSEN,
-                        loads, CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
+                        logits + token * logit_stride, experts + token * CHOSEN,
+                        weights + token * CHOSEN, loads, EXPERTS, CHOSEN, NORM, BLOCK,
+                        BLOCK_CHOSEN, PAIRED,
                     )  # fmt: skip
 
 
@@ -205,7 +203,8 @@ def _launch(
     (tokens, size), num_logits = hidden.shape, gate.weight.shape[0]
     chosen, groups = router.num_chosen, size // GROUP
     words = hidden.new_empty(len(orders), tokens, WORDS, groups, dtype=torch.int32)
-    logits = hidden.new_empty(tokens, num_logits)
+    # Room for whole words, and more: a product of an odd width would take a slow kernel elsewhere.
+    logits = hidden.new_empty(tokens, -(-num_logits // 8) * 8)[:, :num_logits]
     # Any tensors, where they are not used.
     routing, arrivals = (Routing(words, logits), words) if choice is None else choice
     block_groups, block_in = min(_WORD_GROUPS, power_of_two(groups)), power_of_two(size)
@@ -214,11 +213,12 @@ def _launch(
     _choose_kernel[(parts, triton.cdiv(tokens, each))](
         hidden, norm.weight, gate.weight, words, logits, routing.experts, routing.weights,
         router.loads, arrivals, norm.eps, hidden.stride(0), tokens * WORDS * groups,
-        tokens, num_logits, router.num_experts, TOKENS=each,
+        tokens, num_logits, logits.stride(0), TOKENS=each,
         SIZE=size, CHOSEN=chosen, NORM=router.norm_weights, ROWS=_ROWS,
-        BLOCK_IN=block_in, BLOCK=power_of_two(router.num_experts),
+        BLOCK_IN=block_in, BLOCK=power_of_two(router.num_experts, LEAST_BLOCK),
         BLOCK_CHOSEN=power_of_two(chosen), num_groups=groups, BG=block_groups,
         PLAIN=False in orders, TABLE=True in orders, CHOOSES=choice is not None,
+        EXPERTS=router.num_experts, PAIRED=is_paired(logits),
         num_warps=max(1, block_in // _WARP_COLUMNS), **LAUNCH,
     )  # fmt: skip
     return words, logits

@@ -16,13 +16,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from luce.engine.ops.triton.moe_pick import picked_expert
 from luce.engine.ops.triton.moe_quant import groups_from
 from luce.engine.ops.triton.numeric import OVERLAPS, sigmoid
-from luce.engine.ops.triton.quant_vector import (
-    dot_groups,
-    for_every_row,
-    load_quantised,
-)
+from luce.engine.ops.triton.quant_activations import for_every_row, load_quantised
+from luce.engine.ops.triton.quant_vector import dot_groups
 from luce.engine.ops.triton.quant_words import (
     codes_from,
     decode_codes,
@@ -116,6 +114,22 @@ def _gated_product(
 
 
 @triton.jit
+def _ask_ahead(codes_ptr, WORDS: tl.constexpr, ASM: tl.constexpr):
+    """Have this program's share of what the next kernel reads brought nearer."""
+    if ASM:
+        lines: tl.constexpr = (WORDS + 31) // 32
+        each = tl.cdiv(lines, tl.num_programs(0))
+        for first in range(0, each, 32):
+            line = first + tl.arange(0, 32)
+            line = tl.program_id(0) * each + tl.minimum(line, each - 1)
+            at = codes_ptr + tl.minimum(line, lines - 1) * 32
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at.to(tl.int64)],
+                dtype=tl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+
+
+@triton.jit
 def _by_column(outs, SIZE: tl.constexpr):
     """Where a row's numbers lie: the first ones of all groups of 32, then the second ones."""
     return outs % 32 * (SIZE // 32) + outs // 32
@@ -124,24 +138,30 @@ def _by_column(outs, SIZE: tl.constexpr):
 @triton.jit(
     do_not_specialize=["num_pairs", "shared_runs"],
     do_not_specialize_on_alignment=[
-        "xq", "s_xq", "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr",
+        "loads", "next_ptr", "s_next_ptr", "xq", "s_xq",
+        "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr",
         "s_two_ptr", "s_high_ptr", "s_scales_ptr", "s_blocks_ptr",
     ],
 )  # fmt: skip
 def inner_products(
     xq, s_xq, experts, inner, s_inner, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
     s_codes_ptr, s_two_ptr, s_high_ptr, s_scales_ptr, s_blocks_ptr, num_pairs, shared_runs,
+    loads, next_ptr, s_next_ptr,
     CHOSEN: tl.constexpr, SIZE: tl.constexpr, S_SIZE: tl.constexpr, num_groups: tl.constexpr,
     BN: tl.constexpr, BG: tl.constexpr, RUN: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
     SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
     S_CODES: tl.constexpr, S_HIGH: tl.constexpr, S_ZERO: tl.constexpr, S_TABLE: tl.constexpr,
     S_SIGNED: tl.constexpr, S_SCALE: tl.constexpr, S_HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
+    EXPERTS: tl.constexpr, BLOCK_EXPERTS: tl.constexpr, PAIRED: tl.constexpr,
+    AHEAD: tl.constexpr, S_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Program (rows of the gate, run of the shared expert's tokens or pair).
 
-    Without BLOCK_PAIRS there is one token, whose experts all differ. Results are float32, a row's
-    groups of 32 next to each other column by column: so `quantised_columns` reads them.
+    Without BLOCK_PAIRS there is one token, whose experts all differ. With BLOCK_EXPERTS, its
+    router's logits stand in place of experts, and every program finds its own. AHEAD words of an
+    expert, and S_AHEAD of the shared one, are what the next kernel will read. Results are float32,
+    a row's groups of 32 next to each other column by column: so `quantised_columns` reads them.
     """
     place = tl.program_id(1)
     start = tl.program_id(0) * BN
@@ -158,6 +178,8 @@ def inner_products(
                 rows, num_groups, BN, BG, S_CODES, S_HIGH, S_SCALE,
             )  # fmt: skip
             _wait_for_choice()
+            if S_AHEAD != 0:
+                _ask_ahead(s_next_ptr, S_AHEAD, ASM)
             last = tl.minimum(place * RUN + RUN, num_pairs // CHOSEN)
             for token in range(place * RUN, last):
                 result = _gated_product(
@@ -169,7 +191,12 @@ def inner_products(
     else:
         _wait_for_choice()
         pair = place - shared_runs
-        expert = tl.load(experts + pair).to(tl.int32)
+        if BLOCK_EXPERTS != 0:
+            expert = picked_expert(experts, pair, EXPERTS, BLOCK_EXPERTS, PAIRED)
+            if tl.program_id(0) == 0:
+                tl.atomic_add(loads + expert, 1, sem="relaxed")
+        else:
+            expert = tl.load(experts + pair).to(tl.int32)
         count = 1
         rank = 0
         index = tl.arange(0, 1)
@@ -193,6 +220,8 @@ def inner_products(
                 codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, first + SIZE, rows,
                 num_groups, BN, BG, CODES, HIGH, SCALE,
             )  # fmt: skip
+            if AHEAD != 0:
+                _ask_ahead(next_ptr + expert.to(tl.int64) * AHEAD, AHEAD, ASM)
             _ask_first()
             for done in range(count):
                 result = _gated_product(

@@ -18,8 +18,9 @@ from luce.engine.ops.pointwise import SiluAndMul
 from luce.engine.ops.triton.moe import gated, most_tiles, tile_place
 from luce.engine.ops.triton.moe_stacked import StackedExperts
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, dot, power_of_two, wait_for_inputs
+from luce.engine.ops.triton.quant_activations import quantise_rows
 from luce.engine.ops.triton.quant_tile import tile_of_weights
-from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
+from luce.engine.ops.triton.quant_vector import quant_vector
 from luce.engine.ops.triton.quant_words import FormatFlags, load_scales
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import GROUP

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.moe import Routing
+from luce.engine.ops.triton.moe_pick import LEAST_BLOCK, by_place, is_paired, picked_experts
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 
 _PAIRS = 4096
@@ -15,57 +16,46 @@ _PAIRS = 4096
 
 @triton.jit
 def choose_experts(
-    logits, num_experts, experts, weights, loads,
+    logits, experts, weights, loads, EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):  # fmt: skip
     """The likeliest experts of one token; of equals the one of the lower number comes first.
 
     Args:
-        logits: [BLOCK], -inf beyond the experts there are.
-        num_experts: those.
+        logits: where a token's are.
         experts: where to write the token's.
         weights: where to write their weights.
         loads: counted up.
+        EXPERTS: how many there are.
+        CHOSEN: how many of them.
+        NORM: their weights are scaled to sum to 1.
+        BLOCK: of experts.
+        BLOCK_CHOSEN: of those chosen.
+        PAIRED: of `keys_of`.
     """
-    index = tl.arange(0, BLOCK)
-    wide = logits.to(tl.float32)
-    shares = tl.exp(wide - tl.max(wide, 0))
-    shares = shares / tl.sum(shares, 0)
-    # Shares are not negative, and order like their bits do, for whose largest a processor has an
-    # instruction. Those that are no numbers are some expert's all the same.
-    bits = shares.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    left = tl.where(index < num_experts, bits, -1)
+    picked, shares = picked_experts(logits, EXPERTS, CHOSEN, NORM, BLOCK, PAIRED)
     place = tl.arange(0, BLOCK_CHOSEN)
-    picked = tl.zeros((BLOCK_CHOSEN,), tl.int32)
-    kept = tl.zeros((BLOCK_CHOSEN,), tl.int32)
-    for j in tl.static_range(CHOSEN):
-        best = tl.max(left, 0)
-        expert = tl.min(tl.where(left == best, index, BLOCK), 0)
-        left = tl.where(index == expert, -1, left)
-        picked = tl.where(place == j, expert, picked)
-        kept = tl.where(place == j, best, kept)
     there = place < CHOSEN
-    chances = kept.to(tl.float32, bitcast=True)
-    if NORM:
-        chances = chances / tl.sum(chances, 0)
-    tl.store(experts + place, picked.to(tl.int64), mask=there)
-    tl.store(weights + place, chances.to(weights.dtype.element_ty), mask=there)
-    tl.atomic_add(loads + picked, 1, mask=there, sem="relaxed")
+    mine = by_place(picked, place, CHOSEN)
+    tl.store(experts + place, mine.to(tl.int64), mask=there)
+    share = by_place(shares, place, CHOSEN)
+    tl.store(weights + place, share.to(weights.dtype.element_ty), mask=there)
+    tl.atomic_add(loads + mine, 1, mask=there, sem="relaxed")
 
 
 @triton.jit
 def _route_kernel(
-    logits, experts, weights, loads, stride, num_experts,
+    logits, experts, weights, loads, stride, EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_CHOSEN: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):  # fmt: skip
     """Program: one token."""
     wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
-    index = tl.arange(0, BLOCK)
-    x = tl.load(logits + token * stride + index, mask=index < num_experts, other=float("-inf"))
     choose_experts(
-        x, num_experts, experts + token * CHOSEN, weights + token * CHOSEN, loads,
-        CHOSEN, NORM, BLOCK, BLOCK_CHOSEN,
+        logits + token * stride, experts + token * CHOSEN, weights + token * CHOSEN,
+        loads, EXPERTS, CHOSEN, NORM, BLOCK, BLOCK_CHOSEN, PAIRED,
     )  # fmt: skip
 
 
@@ -77,8 +67,9 @@ def route(
     experts = torch.empty(tokens, num_chosen, dtype=torch.int64, device=logits.device)
     weights = torch.empty(tokens, num_chosen, dtype=logits.dtype, device=logits.device)
     _route_kernel[(tokens,)](
-        logits, experts, weights, loads, logits.stride(0), num_experts,
-        CHOSEN=num_chosen, NORM=norm_weights, BLOCK=power_of_two(num_experts),
+        logits, experts, weights, loads, logits.stride(0), EXPERTS=num_experts,
+        CHOSEN=num_chosen, NORM=norm_weights, BLOCK=power_of_two(num_experts, LEAST_BLOCK),
+        PAIRED=is_paired(logits),
         BLOCK_CHOSEN=power_of_two(num_chosen), num_warps=1, **LAUNCH,
     )  # fmt: skip
     return Routing(experts, weights)

@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
-from luce.engine.ops.triton.quant_vector import quantise_groups, store_quantised
+from luce.engine.ops.triton.quant_activations import quantise_groups, store_quantised
 from luce.loaders.quant_formats import GROUP
 
 MOST_GROUPS = 512
 """Of a row: one program has them all."""
 WORDS = 19
 """Of a group of 32: its numbers two by two, their scale and the sums of both halves."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartWords:
+    """Rows to be divided by a root mean square, which is not done yet.
+
+    Of a group the words come first, then scales of its parts, each quantised by itself, then their
+    sums.
+
+    Attributes:
+        words: int32 [T, 16 + 2 P, K / 32]: of P parts; weights are in them.
+        squares: f32 [T, heads, N]: sums of the squares of N runs of a head, or of a whole row.
+        eps: added to the mean.
+    """
+
+    words: torch.Tensor
+    squares: torch.Tensor
+    eps: float
+
+    @classmethod
+    def empty(
+        cls, sizes: tuple[int, int, int], length: int, eps: float, device: torch.device
+    ) -> PartWords:
+        """Of so many tokens, columns and heads, in parts of `length` columns."""
+        tokens, columns, heads = sizes
+        each = 16 + 2 * (GROUP // length)
+        words = torch.empty(tokens, each, columns // GROUP, dtype=torch.int32, device=device)
+        parts = columns // length // heads
+        squares = torch.empty(tokens, heads, parts, dtype=torch.float32, device=device)
+        return cls(words, squares, eps)
 
 
 @triton.jit

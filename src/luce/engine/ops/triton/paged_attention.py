@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,6 +26,24 @@ from luce.engine.ops.triton.paged_attention_prefill import (
 from luce.kv.spec import NULL_BLOCK
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionKernels:
+    """Those that attend.
+
+    Attributes:
+        prefill: for runs of tokens.
+        decode: for sequences with one query.
+        takes_gates: whether that one minds `AttentionTensors.gates`.
+    """
+
+    prefill: PrefillAttention = prefill_attention
+    decode: DecodeAttention = decode_attention
+    takes_gates: bool = False
+
+
+_PLAIN = AttentionKernels()
+
+
 class TritonAttention:
     """Attention on a device. One step at a time: steps share the scratch memory.
 
@@ -34,8 +52,7 @@ class TritonAttention:
         lanes: most sequences of a step that have one query.
         max_ctx: longest context in tokens.
         device: where.
-        prefill: the kernel for runs of tokens.
-        decode: the kernel for sequences with one query.
+        kernels: what is launched.
     """
 
     def __init__(
@@ -44,13 +61,11 @@ class TritonAttention:
         lanes: int,
         max_ctx: int,
         device: torch.device,
-        prefill: PrefillAttention = prefill_attention,
-        decode: DecodeAttention = decode_attention,
+        kernels: AttentionKernels = _PLAIN,
     ) -> None:
         self._heads = heads
         self._device = device
-        self._prefill = prefill
-        self._decode = decode
+        self._kernels = kernels
         self._scratch = DecodeScratch.make(heads, lanes, max_ctx, device)
 
     def prepare(self, batch: AttentionBatch) -> AttentionStep:
@@ -58,23 +73,44 @@ class TritonAttention:
         tensors = batch.tensors
         if tensors is None:
             tensors = tensors_of(batch, self._device)
-        return _TritonStep(self._heads, tensors, self._scratch, self._prefill, self._decode)
+        return TritonStep(self._heads, tensors, self._scratch, self._kernels)
 
 
 @dataclass(frozen=True, slots=True)
-class _TritonStep:
+class TritonStep:
+    """Attention of one step.
+
+    Attributes:
+        heads: geometry.
+        tensors: of the step.
+        scratch: for partial results.
+        kernels: what is launched.
+    """
+
     heads: HeadShape
     tensors: AttentionTensors
     scratch: DecodeScratch
-    prefill: PrefillAttention
-    decode: DecodeAttention
+    kernels: AttentionKernels
 
     def __call__(self, qkv: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """See `ops.attention.AttentionStep`."""
+        return self._attend(qkv, cache, self.tensors)
+
+    @property
+    def num_gated(self) -> int:
+        """Leading tokens whose gates `gated` minds."""
+        return self.tensors.num_decode if self.kernels.takes_gates else 0
+
+    def gated(self, qkv: torch.Tensor, cache: KVCache, gates: torch.Tensor) -> torch.Tensor:
+        """The same, with gates for those (`AttentionTensors.gates`)."""
+        return self._attend(qkv, cache, replace(self.tensors, gates=gates))
+
+    def _attend(self, qkv: torch.Tensor, cache: KVCache, tensors: AttentionTensors) -> torch.Tensor:
         out = qkv.new_empty(qkv.shape[0], self.heads.num_heads * self.heads.head_dim)
-        if self.tensors.num_decode:
-            self.decode(qkv, cache, self.tensors, self.heads, self.scratch, out)
-        if self.tensors.num_decode < self.tensors.rows.shape[0]:
-            self.prefill(qkv, cache, self.tensors, self.heads, out)
+        if tensors.num_decode:
+            self.kernels.decode(qkv, cache, tensors, self.heads, self.scratch, out)
+        if tensors.num_decode < tensors.rows.shape[0]:
+            self.kernels.prefill(qkv, cache, tensors, self.heads, out)
         return out
 
 

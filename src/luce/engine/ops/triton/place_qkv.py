@@ -10,14 +10,17 @@ import triton.language as tl
 
 from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.kv_cache import KVCache, TypedCache
-from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces
+from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces, UnnormedRows
 from luce.engine.ops.triton.cache_parts import store_typed
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
+from luce.engine.ops.triton.rms_norm import FACTOR_WARPS, row_factor
 
 # Heads of a program: few, so that one token spreads over the chip, or many for many tokens.
 _FEW_HEADS, _MANY_HEADS = 4, 16
 _MANY_TOKENS = 512
+# Of programs that read a row of the product's input each, from so many tokens on.
+_WIDE_HEADS, _SEVERAL_TOKENS = 8, 128
 
 
 @triton.jit
@@ -45,7 +48,9 @@ def _place_kernel(
     rotary,
     slots,
     cache,
+    inputs,
     eps,
+    input_eps,
     block_stride,
     slot_stride,
     kv_stride,
@@ -61,10 +66,13 @@ def _place_kernel(
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     GATED: tl.constexpr,
+    SIZE_IN: tl.constexpr,
+    BLOCK_IN: tl.constexpr,
 ):
     """Program (token, run of heads): heads are tiles of two halves that are rotated together.
 
     GATED: each query of `source` is followed by its gate, which is left out of `packed`.
+    SIZE_IN: not 0 if rows of `inputs` of this size were multiplied without their norm's factor.
     """
     token = tl.program_id(0).to(tl.int64)
     heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
@@ -88,6 +96,10 @@ def _place_kernel(
         given = source + (token * (2 * H + 2 * K) + heads + tl.minimum(heads, H)) * D
     left = tl.load(given + left_index[None, :], mask=inside, other=0.0)
     right = tl.load(given + right_index[None, :], mask=inside, other=0.0)
+    if SIZE_IN:
+        factor = row_factor(inputs + token * SIZE_IN, input_eps, SIZE_IN, BLOCK_IN)
+        # Not rounded until they are stored.
+        left, right = left.to(tl.float32) * factor, right.to(tl.float32) * factor
     if HAS_NORM:
         wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
         square = tl.sum(wide_left * wide_left + wide_right * wide_right, 1)
@@ -103,8 +115,9 @@ def _place_kernel(
     turned_left = tl.where(is_value, left, turned_left)
     turned_right = tl.where(is_value, right, turned_right)
     if not STORES:
-        tl.store(line + left_index[None, :], turned_left, mask=inside & ~is_value)
-        tl.store(line + right_index[None, :], turned_right, mask=inside & ~is_value)
+        changed = inside if SIZE_IN else inside & ~is_value
+        tl.store(line + left_index[None, :], turned_left, mask=changed)
+        tl.store(line + right_index[None, :], turned_right, mask=changed)
         return
     tl.store(line + left_index[None, :], turned_left, mask=inside & is_query)
     tl.store(line + right_index[None, :], turned_right, mask=inside & is_query)
@@ -144,6 +157,15 @@ class FusedPlaceQkv:
         else:
             self._turn(packed, packed, heads, norms, (places, cache))
 
+    def place_unnormed(self, packed: torch.Tensor, placing: Placing, rows: UnnormedRows) -> None:
+        """The same of a product of rows that were not normalised, changed in place."""
+        heads, norms, places = placing.heads, placing.norms, placing.places
+        if isinstance(placing.cache, TypedCache):
+            self._turn(packed, packed, heads, norms, (places, None), rows)
+            store_typed(packed, heads.num_heads, placing.cache, places.slot_mapping)
+        else:
+            self._turn(packed, packed, heads, norms, (places, placing.cache), rows)
+
     def split_and_place(self, projected: torch.Tensor, placing: Placing) -> torch.Tensor:
         """Queries without their gates, which follow them one by one; the cache is written.
 
@@ -168,11 +190,14 @@ class FusedPlaceQkv:
         heads: HeadShape,
         norms: HeadNorms | None,
         where: tuple[TokenPlaces, torch.Tensor | None],
+        rows: UnnormedRows | None = None,
     ) -> None:
-        """Norm and rotation; keys and values go to the cache, or keys back to their place."""
+        """Norm and rotation; keys and values go to the cache, or back to their place."""
         places, cache = where
         tokens, num_heads = packed.shape[0], heads.num_heads + 2 * heads.num_kv_heads
         per_program = _MANY_HEADS if tokens >= _MANY_TOKENS else _FEW_HEADS
+        if rows is not None:
+            per_program = _MANY_HEADS if tokens >= _SEVERAL_TOKENS else _WIDE_HEADS
         _place_kernel[(tokens, triton.cdiv(num_heads, per_program))](
             source,
             packed,
@@ -181,7 +206,9 @@ class FusedPlaceQkv:
             places.rotary,
             places.slot_mapping,
             packed if cache is None else cache,
+            packed if rows is None else rows.x,
             0.0 if norms is None else norms.eps,
+            0.0 if rows is None else rows.eps,
             *((0, 0, 0, 0) if cache is None else cache.stride()[:4]),
             H=heads.num_heads,
             K=heads.num_kv_heads,
@@ -194,6 +221,8 @@ class FusedPlaceQkv:
             HEADS=per_program,
             HALF=power_of_two(heads.head_dim // 2),
             GATED=source is not packed,
-            num_warps=1 if per_program == _FEW_HEADS else 4,
+            SIZE_IN=0 if rows is None else rows.x.shape[1],
+            BLOCK_IN=1 if rows is None else power_of_two(rows.x.shape[1]),
+            num_warps=1 if per_program == _FEW_HEADS else FACTOR_WARPS,
             **LAUNCH,
         )

@@ -11,6 +11,7 @@ from luce.engine.ops.projection import NormedProduct, NormWeight
 from luce.engine.ops.triton.gated_mlp import silu_and_mul
 from luce.engine.ops.triton.linear import FEW_ROWS, DeviceLinear
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.engine.ops.triton.rms_norm import rms_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class FusedProduct:
         """[T, in] → [T, out], or [T, out / 2] gated."""
         if isinstance(linear, DeviceLinear) and x.shape[0] <= FEW_ROWS:
             return linear.few_rows(x, norm=norm, gated=self.gated)
+        if isinstance(linear, DeviceLinear) and self.gated:
+            return linear.gated(rms_norm(x, norm.weight, norm.eps))
         if isinstance(linear, TritonQuantLinear):
             product = linear.normed(x, norm)
             if product is not None:

@@ -12,9 +12,10 @@ from luce.engine.ops.cuda.quant_stage import Rows
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.quant_matmul import check_parts
 from luce.engine.ops.stored_linear import StoredLinear
-from luce.engine.ops.triton.norm_quantise import MOST_GROUPS, norm_and_quantise
+from luce.engine.ops.triton.norm_quantise import MOST_GROUPS, PartWords, norm_and_quantise
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, power_of_two
 from luce.engine.ops.triton.probe import launch_refusal
+from luce.engine.ops.triton.quant_activations import quantise_rows
 from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
 from luce.engine.ops.triton.quant_tilings import (
     DEFAULT_TILINGS,
@@ -22,14 +23,16 @@ from luce.engine.ops.triton.quant_tilings import (
     TileTiling,
     VectorTiling,
 )
-from luce.engine.ops.triton.quant_vector import quant_vector, quantise_rows
+from luce.engine.ops.triton.quant_vector import quant_vector
 from luce.engine.ops.triton.quant_words import FormatFlags
+from luce.engine.ops.triton.words_choice import multiplied
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import GROUP
 
 _ADD_BLOCK = 1024
 _QUANTISE_GROUPS = 16
 _ROW_RUN = 64
+_PART_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class TritonQuantLinear(StoredLinear):
             not INTERPRETED and parts[0].codes.is_cuda and torch.version.hip is None
         )
         self._parts: list[_Part] = []
+        self._left: tuple[torch.Tensor, PartWords] | None = None
         start = 0
         for planes in parts:
             self._parts.append(_Part.of(planes, start))
@@ -131,6 +135,9 @@ class TritonQuantLinear(StoredLinear):
         Words for `quant_vector`, which programs would else make each for itself, or staged rows.
         """
         tokens, groups = len(x), self._columns // GROUP
+        left, self._left = self._left, None
+        if left is not None and left[0] is x:
+            return self._by_parts(left[1], x.new_empty(tokens, self._rows), None)
         taken = [self._mma is not None and self._mma.takes(p.planes, x) for p in self._parts]
         if self._mma is not None and all(taken):
             rows = self._mma.prepared(x, norm)
@@ -145,8 +152,47 @@ class TritonQuantLinear(StoredLinear):
         _, words = norm_and_quantise(x, norm, orders)
         y = torch.empty(tokens, self._rows, dtype=x.dtype, device=x.device)
         for part in self._parts:
-            self._vector(part, x, y, None, words[orders.index(part.flags["table"] != 0)])
+            self._of_words(part, words[orders.index(part.flags["table"] != 0)], y, None)
         return y
+
+    def order_of_parts(self, tokens: int) -> bool | None:
+        """Of the words of `PartWords` for so many rows, as in `normed`; None: it takes none."""
+        orders = {part.flags["table"] != 0 for part in self._parts}
+        return orders.pop() if len(orders) == 1 and tokens <= _PART_TOKENS else None
+
+    def leave(self, x: torch.Tensor, words: PartWords) -> None:
+        """These are x's, times the weight of the norm that `normed` will be called with."""
+        self._left = x, words
+
+    def add_parts(self, residual: torch.Tensor, x: PartWords) -> torch.Tensor:
+        """residual + y, in place."""
+        return self._by_parts(x, residual, residual)
+
+    def _by_parts(
+        self, x: PartWords, y: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        for part in self._parts:
+            self._of_words(part, x, y, residual)
+        return y
+
+    def _of_words(
+        self,
+        part: _Part,
+        x: torch.Tensor | PartWords,
+        y: torch.Tensor,
+        residual: torch.Tensor | None,
+    ) -> None:
+        parts = x if isinstance(x, PartWords) else None
+        words = x.words if isinstance(x, PartWords) else x
+
+        def usual(out: torch.Tensor) -> None:
+            self._vector(part, out, out, None if residual is None else out, words, parts)
+
+        adds = residual is not None
+        if self._bias is not None or not multiplied(
+            part.planes, x, y, part.start, usual, adds=adds
+        ):
+            usual(y)
 
     def _run(
         self,
@@ -197,6 +243,7 @@ class TritonQuantLinear(StoredLinear):
         y: torch.Tensor,
         residual: torch.Tensor | None,
         quantised: torch.Tensor | None = None,
+        by_parts: PartWords | None = None,
     ) -> None:
         tokens = len(x)
         tiling = next(t for limit, t in self._tilings.vector.items() if tokens <= limit)
@@ -225,6 +272,7 @@ class TritonQuantLinear(StoredLinear):
             HAS_OFFSET=part.planes.format.has_offset,
             IS_QUANTISED=quantised is not None,
             WHOLE=part.planes.rows % tiling.rows == 0,
+            **_facts_of(by_parts),
             **self._has(residual),
             num_warps=tiling.warps,
             **self._common(part),
@@ -356,6 +404,19 @@ class TritonQuantLinear(StoredLinear):
                 torch.mm(x, weight.t(), out=out)
             else:
                 torch.addmm(out, x, weight.t(), out=out)
+
+
+def _facts_of(by_parts: PartWords | None) -> dict[str, object]:
+    """The kernel's arguments about them."""
+    if by_parts is None:
+        return {}
+    _, each, groups = by_parts.words.shape
+    return {
+        "squares_ptr": by_parts.squares,
+        "eps": by_parts.eps,
+        "HEAD_GROUPS": groups // by_parts.squares.shape[1],
+        "PARTS": (each - 16) // 2,
+    }
 
 
 def triton_cdiv(size: int, part: int) -> int:

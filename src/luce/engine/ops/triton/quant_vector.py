@@ -17,6 +17,12 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.triton.numeric import wait_for_inputs
+from luce.engine.ops.triton.quant_activations import (
+    for_every_row,
+    load_groups,
+    load_quantised,
+    quantised_words,
+)
 from luce.engine.ops.triton.quant_words import (
     codes_from,
     decode_codes,
@@ -26,9 +32,6 @@ from luce.engine.ops.triton.quant_words import (
     scales_from,
 )
 
-# 1.5 * 2^23: added to a float32 below 2^22 it leaves the nearest integer in the low bits.
-_TO_INTEGER = tl.constexpr(12582912.0)
-
 _DOT = tl.constexpr(
     tuple(
         f"dp2a.{half}.s32.{kind} $0, $1, $2, $3;"
@@ -36,54 +39,6 @@ _DOT = tl.constexpr(
         for half in ("lo", "hi")
     )
 )
-
-
-@triton.jit
-def _split4(t, SIZE: tl.constexpr, INNER: tl.constexpr):
-    """[SIZE, INNER, 4] → its four [SIZE, INNER]."""
-    even, odd = tl.split(tl.reshape(t, (SIZE, INNER, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
-def load_groups(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
-    """BG groups of a row of x in float32, [BG, 32]."""
-    columns = tl.arange(0, 32)
-    at = groups[:, None] * 32 + columns[None, :]
-    if num_groups % BG == 0:
-        x = tl.load(x_ptr + at).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + at, mask=groups[:, None] < num_groups, other=0.0).to(tl.float32)
-    return x
-
-
-@triton.jit
-def _code(x, inverse):
-    """x * inverse, rounded."""
-    return (x * inverse + _TO_INTEGER).to(tl.int32, bitcast=True) - 0x4B400000
-
-
-@triton.jit
-def quantise_groups(x, BG: tl.constexpr, TABLE: tl.constexpr):
-    """x [BG, 32] as 16-bit integers: packed [BG, 16], scales, sums of each half."""
-    largest = tl.max(tl.abs(x), axis=1)
-    scale = largest * (1.0 / 32767.0)
-    inverse = 32767.0 / tl.where(largest > 0.0, largest, 1.0)
-    codes = _code(x, inverse[:, None])
-    sums = tl.sum(tl.reshape(codes, (BG, 2, 16)), axis=2)
-    sum_first, sum_second = tl.split(sums)
-    # Of column 4a + 2b + c of eight: pairs over a in the order (b, c), or, for the byte order
-    # of a table lookup, pairs over b in the order (c, a).
-    parts = tl.reshape(codes, (BG, 4, 2, 2, 2))
-    if TABLE != 0:
-        ordered = tl.permute(parts, (0, 1, 4, 2, 3))
-    else:
-        ordered = tl.permute(parts, (0, 1, 3, 4, 2))
-    even, odd = tl.split(ordered)
-    packed = (even & 0xFFFF) | (odd << 16)
-    return tl.reshape(packed, (BG, 16)), scale, sum_first, sum_second
 
 
 @triton.jit
@@ -132,125 +87,6 @@ def _total(totals, SHIFTED: tl.constexpr):
 
 
 @triton.jit
-def for_every_row(x):
-    """What `load_quantised` gave, [1, BG] each."""
-    wide = ()
-    for word in tl.static_range(19):
-        wide = wide + (x[word][None, :],)  # type: ignore[assignment]  # noqa: RUF005
-    return wide
-
-
-@triton.jit
-def _sixteen(packed, BG: tl.constexpr):
-    """[BG, 16] → its sixteen [BG], as a tuple in order."""
-    c0, c1, c2, c3 = _split4(packed, BG, 4)
-    a0, a1, a2, a3 = _split_last(c0, BG)
-    b0, b1, b2, b3 = _split_last(c1, BG)
-    d0, d1, d2, d3 = _split_last(c2, BG)
-    e0, e1, e2, e3 = _split_last(c3, BG)
-    return (a0, b0, d0, e0, a1, b1, d1, e1, a2, b2, d2, e2, a3, b3, d3, e3)
-
-
-@triton.jit
-def _split_last(t, BG: tl.constexpr):
-    even, odd = tl.split(tl.reshape(t, (BG, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
-def quantised_words(x, BG: tl.constexpr, TABLE: tl.constexpr):
-    """x [BG, 32] as `load_quantised` gives it."""
-    packed, scale, sum1, sum2 = quantise_groups(x, BG, TABLE)
-    return _sixteen(packed, BG) + (scale.to(tl.int32, bitcast=True), sum1, sum2)  # noqa: RUF005
-
-
-@triton.jit
-def quantised_columns(x_ptr, inside, stride, TABLE: tl.constexpr):
-    """Groups as `load_quantised` gives them, where each one's columns lie `stride` apart.
-
-    So a thread reads and quantises its groups alone, and nothing crosses threads.
-
-    Args:
-        x_ptr: pointers to the groups' first columns.
-        inside: which of them are there; the others are zeros.
-        stride: between a group's columns.
-        TABLE: as in `quantise_groups`.
-    """
-    columns = ()
-    largest = tl.zeros(x_ptr.shape, tl.float32)
-    for column in tl.static_range(32):
-        x = tl.load(x_ptr + column * stride, mask=inside, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, tl.abs(x))
-        columns = columns + (x,)  # type: ignore[assignment]  # noqa: RUF005
-    inverse = 32767.0 / tl.where(largest > 0.0, largest, 1.0)
-    words = ()
-    sums = ()
-    for half in tl.static_range(2):
-        total = tl.zeros(x_ptr.shape, tl.int32)
-        for index in tl.static_range(8):
-            word, both = _two_columns(columns, inverse, half * 2 + index // 4, index % 4, TABLE)
-            words = words + (word,)  # type: ignore[assignment]  # noqa: RUF005
-            total += both
-        sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005
-    scale = largest * (1.0 / 32767.0)
-    return words + (scale.to(tl.int32, bitcast=True),) + sums  # noqa: RUF005
-
-
-@triton.jit
-def _two_columns(columns, inverse, eight: tl.constexpr, index: tl.constexpr, TABLE: tl.constexpr):
-    """A word of eight columns, and the sum of both its numbers; which: see `quantise_groups`."""
-    if TABLE != 0:
-        first = _code(columns[eight * 8 + index % 2 * 4 + index // 2], inverse)
-        second = _code(columns[eight * 8 + index % 2 * 4 + index // 2 + 2], inverse)
-    else:
-        first = _code(columns[eight * 8 + index], inverse)
-        second = _code(columns[eight * 8 + index + 4], inverse)
-    return (first & 0xFFFF) | (second << 16), first + second
-
-
-@triton.jit
-def store_quantised(out_ptr, groups, quantised, num_groups: tl.constexpr):
-    """What `quantise_groups` gave of a row, int32 [19, K/32]: words, scale, sums."""
-    packed, scale, sum1, sum2 = quantised
-    mask = groups < num_groups
-    out = out_ptr + groups
-    words = tl.arange(0, 16)
-    tl.store(out[:, None] + words[None, :] * num_groups, packed, mask=mask[:, None])
-    tl.store(out + 16 * num_groups, scale.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(out + 17 * num_groups, sum1, mask=mask)
-    tl.store(out + 18 * num_groups, sum2, mask=mask)
-
-
-@triton.jit
-def quantise_rows(
-    x_ptr, out_ptr, x_stride, num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr
-):
-    """Rows of x as `quant_vector` wants them, int32 [T, 19, K/32]: words, scale, sums."""
-    wait_for_inputs()
-    row = tl.program_id(0).to(tl.int64)
-    groups = tl.program_id(1) * BG + tl.arange(0, BG)
-    x = load_groups(x_ptr + row * x_stride, groups, num_groups, BG)
-    quantised = quantise_groups(x, BG, TABLE)
-    store_quantised(out_ptr + row * (19 * num_groups), groups, quantised, num_groups)
-
-
-@triton.jit
-def load_quantised(x_ptr, groups, num_groups: tl.constexpr, BG: tl.constexpr):
-    """BG groups of a row that `quantise_rows` made: sixteen words, scales, sums."""
-    words = ()
-    for word in tl.static_range(19):
-        at = x_ptr + word * num_groups + groups
-        if num_groups % BG == 0:
-            words = words + (tl.load(at),)  # type: ignore[assignment]  # noqa: RUF005
-        else:
-            word_values = tl.load(at, mask=groups < num_groups, other=0)
-            words = words + (word_values,)  # type: ignore[assignment]  # noqa: RUF005
-    return words
-
-
-@triton.jit
 def dot_groups(
     x, codes, scales, BN: tl.constexpr, BG: tl.constexpr, ZERO: tl.constexpr,
     SIGNED: tl.constexpr, SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
@@ -288,6 +124,83 @@ def dot_groups(
     return value
 
 
+@triton.jit
+def dot_parts(
+    x, codes, scales, BN: tl.constexpr, BG: tl.constexpr, ZERO: tl.constexpr,
+    SIGNED: tl.constexpr, SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    ASM: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """As `dot_groups`, where x's parts of a group have scales; which are multiplied too."""
+    scale, scale2, offset, offset2 = scales
+    nothing = tl.zeros((BN, BG), dtype=tl.int32)
+    values = ()
+    sums = ()
+    for part in tl.static_range(PARTS):
+        x_scale, x_sum = x[16 + part].to(tl.float32, bitcast=True), x[16 + PARTS + part]
+        total = nothing - ZERO * x_sum, nothing
+        for w in tl.static_range(part * (4 // PARTS), (part + 1) * (4 // PARTS)):
+            total = _dot8(x, codes[w], codes[4 + w], total, w, SIGNED, SHIFTED, ASM)
+        values = values + (_total(total, SHIFTED) * x_scale,)  # type: ignore[assignment]  # noqa: RUF005
+        sums = sums + (x_sum.to(tl.float32) * x_scale,)  # type: ignore[assignment]  # noqa: RUF005
+    if PARTS == 4:
+        values = values[0] + values[1], values[2] + values[3]
+        sums = sums[0] + sums[1], sums[2] + sums[3]
+    value = scale * values[0] + scale2 * values[1]
+    if SCALE == "half_offset":
+        value += offset * sums[0] + offset2 * sums[1]
+    elif HAS_OFFSET:
+        value -= offset * sums[0] + offset2 * sums[1]
+    return value
+
+
+@triton.jit
+def _squares_of(squares, first, COUNT: tl.constexpr):
+    """Sums of COUNT squares each."""
+    total = tl.zeros(first.shape, tl.float32)
+    for index in tl.static_range(COUNT):
+        total += tl.load(squares + first * COUNT + index)
+    return total
+
+
+@triton.jit
+def _products_of_parts(
+    xq_ptr, squares_ptr, groups, codes, scales, eps, num_groups: tl.constexpr,
+    BN: tl.constexpr, BG: tl.constexpr, ZERO: tl.constexpr, SIGNED: tl.constexpr,
+    SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
+    PARTS: tl.constexpr, HEAD_GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Products by groups of a row of `PartWords`, and of a whole row's groups the squares."""
+    words: tl.constexpr = 16 + 2 * PARTS
+    x = for_every_row(load_quantised(xq_ptr, groups, num_groups, BG, words), words)
+    value = dot_parts(
+        x, codes, scales, BN, BG, ZERO, SIGNED, SHIFTED, SCALE, HAS_OFFSET, ASM, PARTS
+    )
+    inside = tl.minimum(groups, num_groups - 1)
+    if num_groups == HEAD_GROUPS:
+        squares = tl.where(groups < num_groups, _squares_of(squares_ptr, inside, PARTS), 0.0)
+    else:
+        squares = _squares_of(squares_ptr, inside // HEAD_GROUPS, HEAD_GROUPS * PARTS)
+        value = value * tl.rsqrt(squares / (HEAD_GROUPS * 32) + eps)[None, :]
+    return value, squares
+
+
+@triton.jit
+def _products_of_groups(
+    x_ptr, xq_ptr, groups, codes, scales, num_groups: tl.constexpr,
+    BN: tl.constexpr, BG: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
+    SIGNED: tl.constexpr, SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    ASM: tl.constexpr, IS_QUANTISED: tl.constexpr,
+):  # fmt: skip
+    """Products by groups of a row that is quantised, or is here."""
+    if IS_QUANTISED:
+        x = load_quantised(xq_ptr, groups, num_groups, BG)
+    else:
+        x = quantised_words(load_groups(x_ptr, groups, num_groups, BG), BG, TABLE)
+    x = for_every_row(x)
+    value = dot_groups(x, codes, scales, BN, BG, ZERO, SIGNED, SHIFTED, SCALE, HAS_OFFSET, ASM)
+    return value * x[16].to(tl.float32, bitcast=True)
+
+
 @triton.jit(
     do_not_specialize_on_alignment=["xq_ptr", "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr"]
 )
@@ -300,12 +213,13 @@ def quant_vector(
     SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
     IS_QUANTISED: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
     ASM: tl.constexpr, experts_ptr=None, CHOSEN: tl.constexpr = 0, WHOLE: tl.constexpr = False,
+    squares_ptr=None, eps=0.0, HEAD_GROUPS: tl.constexpr = 0, PARTS: tl.constexpr = 1,
 ):  # fmt: skip
     """y[t, n] = sum_k x[t, k] W[n, k] (+ bias[n]) (+ residual[t, n]) for T rows of x.
 
     With CHOSEN, W holds a matrix an expert, programs' second axis is pairs of a row of x, which
     CHOSEN pairs share, and an expert, that of `experts_ptr`, and T is 1. WHOLE says that BN
-    divides the rows.
+    divides the rows. With HEAD_GROUPS, x is of `PartWords`, `squares_ptr` too.
     """
     first_row = tl.program_id(0) * BN
     row_index = first_row + tl.arange(0, BN)
@@ -324,10 +238,11 @@ def quant_vector(
         codes_ptr, two_ptr, high_ptr, first_row, num_groups, CODES, HIGH
     )
     scales_ptr, blocks_ptr = scales_from(scales_ptr, blocks_ptr, first_row, num_groups, SCALE)
-    sums = ()
-    nothing = tl.zeros((BN, BG), dtype=tl.float32)
+    sums, squares = (), ()
+    nothing, none_seen = tl.zeros((BN, BG), dtype=tl.float32), tl.zeros((BG,), tl.float32)
     for _ in tl.static_range(T):
         sums = sums + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
+        squares = squares + (none_seen,)  # type: ignore[assignment]  # noqa: RUF005
     old = tl.zeros((BN,), tl.float32)
     for first_group in range(0, num_groups, BG):
         group_index = first_group + tl.arange(0, BG)
@@ -351,22 +266,32 @@ def quant_vector(
         codes = decode_codes(stored, CODES, HIGH, TABLE, ASM, SHIFTED)
         scales = decode_scales(raw, raw_block, raw_top, groups[None, :], SCALE, True)
         updated = ()
+        seen = ()
         for t in tl.static_range(T):
-            if IS_QUANTISED:
-                x = load_quantised(xq_ptr + t * (19 * num_groups), group_index, num_groups, BG)
+            if HEAD_GROUPS != 0:
+                row_squares = squares_ptr + t * (num_groups * PARTS)
+                value, row_squares = _products_of_parts(
+                    xq_ptr + t * ((16 + 2 * PARTS) * num_groups), row_squares, group_index,
+                    codes, scales, eps, num_groups, BN, BG, ZERO, SIGNED, SHIFTED, SCALE,
+                    HAS_OFFSET, ASM, PARTS, HEAD_GROUPS,
+                )  # fmt: skip
+                of_row = squares[t] + row_squares
+                seen = seen + (of_row,)  # type: ignore[assignment]  # noqa: RUF005
             else:
-                wide = load_groups(x_ptr + t * x_stride, group_index, num_groups, BG)
-                x = quantised_words(wide, BG, TABLE)
-            x = for_every_row(x)
-            value = dot_groups(
-                x, codes, scales, BN, BG, ZERO, SIGNED, SHIFTED, SCALE, HAS_OFFSET, ASM
-            )
-            x_scale = x[16].to(tl.float32, bitcast=True)
-            total = sums[t] + value * x_scale
+                value = _products_of_groups(
+                    x_ptr + t * x_stride, xq_ptr + t * (19 * num_groups), group_index,
+                    codes, scales, num_groups, BN, BG, ZERO, TABLE, SIGNED, SHIFTED, SCALE,
+                    HAS_OFFSET, ASM, IS_QUANTISED,
+                )  # fmt: skip
+            total = sums[t] + value
             updated = updated + (total,)  # type: ignore[assignment]  # noqa: RUF005
         sums = updated
+        if HEAD_GROUPS != 0:
+            squares = seen
     for t in tl.static_range(T):
         y = tl.sum(sums[t], axis=1)
+        if num_groups == HEAD_GROUPS:
+            y *= tl.rsqrt(tl.sum(squares[t], 0) / (num_groups * 32) + eps)
         mask = row_index < num_rows
         if HAS_BIAS:
             y += tl.load(bias_ptr + row_index, mask=mask, other=0.0).to(tl.float32)

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from luce.engine.lent_memory import lent
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 from luce.engine.ops.triton.sampling_draw import draw, is_changed_line
@@ -66,10 +67,10 @@ class StepLogits:
         """Whether some lines may have to be widened."""
         return self.raw is not self.wide
 
-    @property
-    def bytes_per_line(self) -> int:
-        """Memory of one line."""
-        return self.raw[0].nbytes + (self.wide[0].nbytes if self.is_narrow else 0)
+    def lent(self) -> StepLogits:
+        """The same in memory that steps captured later use too; see `lent_memory`."""
+        raw = lent(self.raw)
+        return StepLogits(raw, lent(self.wide) if self.is_narrow else raw)
 
     def first(self, count: int) -> StepLogits:
         """Of the first lanes."""

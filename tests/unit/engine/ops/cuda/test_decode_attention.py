@@ -16,7 +16,7 @@ from luce.engine.ops.cuda.decode_choice import try_kernel
 from luce.engine.ops.decode_pieces import pieces_of
 from luce.engine.ops.triton.paged_attention_decode import DecodeScratch
 from luce.engine.ops.triton.probe import TrialError
-from support.cuda_host import COMPILER, HostDevice
+from support.cuda_host import COMPILER, EmulationError, HostDevice
 
 CPU = torch.device("cpu")
 HEADS = HeadShape(num_heads=6, num_kv_heads=2, head_dim=64)
@@ -87,7 +87,13 @@ def decoded(lens: list[int], which: list[int], block_tokens: int = 16) -> torch.
 
 @pytest.mark.parametrize(
     ("heads", "block_tokens"),
-    [(HEADS, 32), (HeadShape(8, 1, 128), 16), (HeadShape(2, 2, 128), 16)],
+    [
+        (HEADS, 32),
+        (HeadShape(8, 1, 128), 16),
+        (HeadShape(2, 2, 128), 16),
+        (HeadShape(6, 1, 256), 16),
+        (HeadShape(8, 4, 256), 16),
+    ],
 )
 def test_against_the_reference(host: HostDevice, heads: HeadShape, block_tokens: int) -> None:
     try_kernel(request_of(heads, block_tokens))
@@ -104,21 +110,37 @@ def test_a_row_does_not_depend_on_its_neighbours(host: HostDevice, block_tokens:
         assert torch.equal(decoded(lens, which, block_tokens), together[which])
 
 
+def test_few_rows_ask_for_their_values(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    lens, asks = [1, 700, 17], "bring_closer("
+    host.edit = lambda text: text.replace(asks, f'emulation::fail("asked"), {asks}')
+    expected = decoded(lens, [1, 2])
+    limits = KernelLimits(132, 227 << 10, 228 << 10)
+    monkeypatch.setattr(decode_attention, "kernel_limits", lambda _: limits)
+    with pytest.raises(EmulationError, match="asked"):
+        decoded(lens, [1, 2])
+    host.edit = lambda text: text
+    decode_attention._compiled.cache_clear()
+    assert torch.equal(decoded(lens, [1, 2]), expected), "what is asked for changes nothing"
+
+
 @pytest.mark.parametrize(
-    ("whole", "part"),
+    ("heads", "whole", "part"),
     [
-        ("at.group = (at.group + 1) % WARPS", "at.group = 0"),
-        ("const float share = 1 / total", "const float share = 1"),
+        (HEADS, "at.group = (at.group + 1) % WARPS", "at.group = 0"),
+        (HEADS, "const float share = 1 / total", "const float share = 1"),
+        (HeadShape(2, 1, 256), "(2 * number + 1) * D + dim", "2 * number * D + dim"),
     ],
 )
-def test_a_wrong_kernel_fails_its_trial(host: HostDevice, whole: str, part: str) -> None:
+def test_a_wrong_kernel_fails_its_trial(
+    host: HostDevice, heads: HeadShape, whole: str, part: str
+) -> None:
     def edited(text: str) -> str:
         assert text.count(whole) == 1
         return text.replace(whole, part)
 
     host.edit = edited
     with pytest.raises(TrialError):
-        try_kernel(request_of(HEADS, 16))
+        try_kernel(request_of(heads, 16))
 
 
 def test_what_it_is_made_for() -> None:

@@ -65,7 +65,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
 
 def assert_all_is_left_to_triton(request: OpRequest = REQUEST) -> None:
-    assert decode_for(request) is paged_attention_decode.decode_attention
+    assert decode_for(request) == (paged_attention_decode.decode_attention, False)
     assert prefill_for(request) is paged_attention_prefill.prefill_attention
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 from luce.engine.device_kernel import KernelLimits
+from luce.engine.ops.cuda import quant_split
 from luce.engine.ops.cuda.quant_split import (
     MOST_ROWS,
     SPLIT_TILINGS,
     Cut,
-    Room,
     SplitTiling,
     multiply,
     prepared,
     refusal,
 )
 from luce.engine.quant_planes import QuantPlanes
-from luce.loaders.quant_formats import QUANT_FORMATS, QuantFormat
+from luce.loaders.quant_formats import QUANT_FORMATS
 from support.cuda_host import HostDevice
 from support.quant_cases import error, errors_with, exact, made, noise
 
@@ -78,21 +79,20 @@ def test_rows_are_the_same_bits_whatever_their_number(host: HostDevice) -> None:
         assert torch.equal(product(planes, others, None)[:-1], together[: count - 1])
 
 
-def test_bits_depend_on_neither_rounds_nor_starting_early(
-    host: HostDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_starting_early(host: HostDevice) -> None:
     planes, x = made("Q5_K", 300, 1280), noise(15, 1280)
-    usual = product(planes, x, SMALL)
-    assert torch.equal(product(planes, x, SplitTiling(2, is_early=True)), usual)
-    real = Room.of
+    late = product(planes, x, SplitTiling(2, is_early=False))
+    assert torch.equal(product(planes, x, SplitTiling(2, is_early=True)), late)
 
-    def small(form: QuantFormat, cut: Cut, tokens: int, limits: KernelLimits) -> Room:
-        room = real(form, cut, tokens, limits)
-        assert room.round > 2
-        return replace(room, round=2)
 
-    monkeypatch.setattr(Room, "of", small)
-    assert torch.equal(product(planes, x, SMALL), usual)
+@pytest.mark.parametrize("blocks", [1, 2, 4, 8])
+def test_any_number_of_blocks_and_rounds_gives_the_sums(
+    host: HostDevice, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    planes, x = made("Q4_K", 300, 2048), noise(15, 2048)
+    cut = Cut(2, blocks, 5, 8 // blocks, 2)
+    monkeypatch.setattr(quant_split, "_cut", cache(lambda *_: cut))
+    assert error(product(planes, x, None), exact(planes, x)) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -129,29 +129,28 @@ def test_refuses_what_it_does_not_know(host: HostDevice) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "cut", "rounds"),
+    ("rows", "columns", "cut"),
     [
-        (6144, 4096, Cut(64, 2, 3, 8, 1), 1),
-        (24576, 4096, Cut(64, 2, 12, 8, 4), 1),
-        (4096, 12288, Cut(26, 4, 5, 12, 4), 1),
-        (151936, 4096, Cut(66, 2, 72, 8, 4), 3),
-        (5120, 17408, Cut(27, 4, 6, 17, 5), 1),
-        (32, 256, Cut(1, 1, 1, 1, 1), 1),
+        (6144, 4096, Cut(64, 2, 3, 8, 3)),
+        (24576, 4096, Cut(64, 2, 12, 8, 12)),
+        (4096, 12288, Cut(26, 4, 5, 12, 5)),
+        (151936, 4096, Cut(66, 2, 72, 8, 36)),
+        (5120, 17408, Cut(27, 4, 6, 17, 6)),
+        (5120, 25600, Cut(14, 8, 12, 13, 12)),
+        (32, 256, Cut(1, 1, 1, 1, 1)),
     ],
 )
-def test_the_cut_of_a_matrix(rows: int, columns: int, cut: Cut, rounds: int) -> None:
-    form, limits = QUANT_FORMATS["Q4_K"], KernelLimits(132, 227 << 10, 228 << 10)
-    assert Cut.of(form, rows, columns, limits) == cut
+def test_the_cut_of_a_matrix(rows: int, columns: int, cut: Cut) -> None:
+    limits = KernelLimits(132, 227 << 10, 228 << 10)
+    assert Cut.of(rows, columns, limits) == cut
     for tiling in SPLIT_TILINGS.values():
-        room = Room.of(form, cut, tiling.tokens, limits)
-        assert room.nbytes <= limits.shared_bytes
-    assert -(-cut.pairs // room.round) == rounds
+        assert cut.nbytes(tiling.tokens) <= limits.shared_bytes
 
 
 def test_columns_without_room_are_said_so() -> None:
     limits = KernelLimits(132, 48 << 10, 64 << 10)
-    with pytest.raises(ValueError, match="there is no room for 12288 columns"):
-        Cut.of(QUANT_FORMATS["Q4_K"], 4096, 12288, limits)
+    with pytest.raises(ValueError, match="there is no room for 32768 columns"):
+        Cut.of(4096, 32768, limits)
 
 
 def test_tilings_serve_all_numbers_of_rows() -> None:

@@ -14,6 +14,8 @@ from luce.engine import assembly, device_executor
 from luce.engine.device_executor import _CapturedStep
 from luce.engine.device_inputs import StepShape, step_numbers
 from luce.engine.engine import Engine
+from luce.engine.models import folding
+from luce.engine.ops.triton import projection
 from luce.engine.ops.triton.sampling import StepLogits
 from luce.engine.options import EngineOptions
 from luce.kv.spec import blocks_for
@@ -113,6 +115,21 @@ def test_same_ids_as_the_host(
     assert engine._executor is not None
     assert "attention=triton" in engine.resolved.kernels
     assert generate(engine, sampling, 8, 2) == expected
+
+
+@pytest.mark.slow
+def test_norms_folded_into_products_give_the_same_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    path = tiny_qwen3(tmp_path)
+    expected = generate(load(path), GREEDY, 8, 2)
+    request.getfixturevalue("on_device")
+    # In the type that ids can be held against.
+    monkeypatch.setattr(folding, "FOLDED", torch.float32)
+    with monkeypatch.context() as within:
+        # Nothing is left for it but the norm before the output matrix.
+        within.setattr(projection.FusedProduct, "__call__", None)
+        assert generate(load(path), GREEDY, 8, 2) == expected
 
 
 @pytest.mark.slow
@@ -229,54 +246,55 @@ def test_what_cannot_be_captured_is_left_out(
     assert executor is not None
     taken: list[int] = []
 
-    def work(numbers: torch.Tensor, shape: StepShape, left: list[object]) -> torch.Tensor:
-        left.append(None)
+    def work(numbers: torch.Tensor, shape: StepShape, left: list[StepLogits]) -> torch.Tensor:
+        left.append(_logits(torch.empty(shape.sampled, 1)))
         return numbers[-shape.sampled :]
 
     def fail_later(work: Callable[[], torch.Tensor], pool: object) -> tuple[None, torch.Tensor]:
-        if len(taken) == 4:
-            raise RuntimeError("no room for a fifth")
+        if len(taken) == 6:
+            raise RuntimeError("no room for a seventh")
         taken.append(len(ids := work()))
         return None, ids
 
     monkeypatch.setattr(executor, "_mixed_work", work)
     monkeypatch.setattr(device_executor, "capture", fail_later)
+    # So what the host launches meanwhile takes the device 130 tokens.
+    monkeypatch.setattr(executor, "_launch_seconds", lambda chunk: 1.0)
+    monkeypatch.setattr(executor, "_device_seconds", lambda captured: 1.55)
     with caplog.at_level(logging.WARNING):
         executor.capture_mixed(chunk=0)
         assert executor._mixed == {}
         executor.capture_mixed(chunk=200)
         assert not caplog.records
         found = [(shape.decode, shape.tokens) for shape in executor._mixed]
-        assert found == [(3, 200), (0, 200), (3, 64), (0, 64)]
-        assert executor.graph_bytes == 4 * GRAPH_BYTES
+        # Of 128 tokens behind 3 rows the device would be done after the host.
+        assert found == [(3, 200), (0, 200), (0, 128), (3, 64), (0, 64)]
+        assert executor.graph_bytes == 5 * GRAPH_BYTES
         executor.capture_mixed(chunk=100)
-    assert len(executor._mixed) == 4
+    assert len(executor._mixed) == 6
     (record,) = caplog.records
-    assert record.reason == "no room for a fifth"  # type: ignore[attr-defined]
+    assert record.reason == "no room for a seventh"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "chunk", "expected"),
-    [
-        # Three sizes and four shapes; beside the largest ones, 1 + 2 + 3 * 3 lines of V = 10.
-        (torch.bfloat16, 200, 7 * GRAPH_BYTES + 12 * 10 * (2 + 4)),
-        (torch.float32, 0, 3 * GRAPH_BYTES + 3 * 10 * 4),
-    ],
+    ("chunk", "seconds", "expected"),
+    # Three sizes, and shapes of 64 and 200 tokens; of 128 too, where the device is quick.
+    [(200, 9.0, 3 + 4), (200, 0.1, 3 + 6), (0, 9.0, 3)],
 )
-def test_what_all_captured_steps_leave_is_planned_for(
+def test_what_all_captured_steps_take_is_planned_for(
     tmp_path: Path,
     on_device: None,
     monkeypatch: pytest.MonkeyPatch,
-    dtype: torch.dtype,
     chunk: int,
+    seconds: float,
     expected: int,
 ) -> None:
     executor = load(tiny_llama(tmp_path))._executor
     assert executor is not None
 
     def decode(size: int, left: list[StepLogits]) -> torch.Tensor:
-        raw = torch.zeros(size, 10, dtype=dtype)
-        left[:] = [StepLogits(raw, raw if dtype == torch.float32 else raw.float())]
+        raw = torch.zeros(size, 10)
+        left[:] = [StepLogits(raw, raw)]
         return raw
 
     def work(_: torch.Tensor, shape: StepShape, left: list[StepLogits]) -> torch.Tensor:
@@ -284,9 +302,11 @@ def test_what_all_captured_steps_leave_is_planned_for(
 
     monkeypatch.setattr(executor, "_decode", decode)
     monkeypatch.setattr(executor, "_mixed_work", work)
+    monkeypatch.setattr(executor, "_launch_seconds", lambda chunk: 1.0)
+    monkeypatch.setattr(executor, "_device_seconds", lambda captured: seconds)
     monkeypatch.setattr(device_executor, "graph_pool", lambda: None)
     monkeypatch.setattr(device_executor, "capture", lambda work, pool: (None, work()))
-    assert executor.capture_largest(chunk) == expected
+    assert executor.capture_largest(chunk) == expected * GRAPH_BYTES
     assert list(executor._captured) == [3]
     assert [shape.tokens for shape in executor._mixed] == [200][:chunk]
 

@@ -76,6 +76,7 @@ def test_nothing_but_padding() -> None:
                 (256, 8, 64, 256),
                 (0, 16, 2048, 16),
                 (64, 16, 2048, 80),
+                (128, 16, 2048, 144),
                 (256, 16, 2048, 256),
             ],
         ),
@@ -88,11 +89,9 @@ def test_nothing_but_padding() -> None:
                 (16, 8, 64, 24),
                 (64, 8, 64, 64),
                 (0, 16, 4096, 16),
-                (16, 16, 4096, 32),
                 (64, 16, 4096, 64),
             ],
         ),
-        (64, 8192, [(0, 8, 64, 8), (16, 8, 64, 24), (64, 8, 64, 64)]),
         (2, 16, [(0, 2, 16, 2), (2, 2, 16, 2)]),
     ],
 )
@@ -101,6 +100,19 @@ def test_shapes(rows: int, chunk: int, expected: list[tuple[int, ...]]) -> None:
     assert [(each.decode, each.chunks, each.tokens, each.sampled) for each in found] == expected
     assert all(each.longest == each.tokens for each in found)
     assert len(found) <= PROMPT_GRAPHS
+
+
+def test_longer_chunks_have_the_shapes_of_the_longest_that_is_captured() -> None:
+    assert mixed_shapes(64, 8192) == mixed_shapes(64, 4096)
+
+
+def test_a_quick_device_has_sizes_between() -> None:
+    usual, quick = mixed_shapes(256, 2048), mixed_shapes(256, 2048, 520)
+    between = [(each.decode, each.tokens) for each in quick if each not in usual]
+    assert between == [(0, 128), (64, 128), (256, 128), (0, 256), (64, 256), (256, 256), (0, 512)]
+    assert [each for each in quick if each in usual] == list(usual)
+    assert len(mixed_shapes(256, 4096, 10_000)) == PROMPT_GRAPHS
+    assert mixed_shapes(256, 50, 10_000) == mixed_shapes(256, 50)
 
 
 def test_full_chunks_of_recurrent_layers_have_fewer_prompts() -> None:
@@ -121,6 +133,7 @@ def test_full_chunks_of_recurrent_layers_have_fewer_prompts() -> None:
         (70, 1, 20, None),
         (0, 4, 2048, (0, 2048)),
         (1, 4, 2048, (64, 2048)),
+        (70, 4, 2048, (128, 2048)),
         (255, 1, 2048, (256, 2048)),
         (0, 4, 1500, None),
         (0, 16, 2048, (0, 2048)),
@@ -133,4 +146,24 @@ def test_the_smallest_shape_that_is_not_mostly_padding(
 ) -> None:
     wanted = StepShape(decode, chunks, tokens, tokens - chunks + 1, decode + chunks)
     found = fitting(mixed_shapes(256, 2048), wanted)
+    assert (None if found is None else (found.decode, found.tokens)) == expected
+
+
+@pytest.mark.parametrize(
+    ("decode", "chunks", "tokens", "quick_lines", "expected"),
+    [
+        (70, 1, 20, 320, (256, 64)),
+        (70, 1, 20, 319, None),
+        (0, 1, 65, 400, (0, 128)),
+        (249, 2, 738, 1280, (256, 1024)),
+        (249, 2, 738, 1279, None),
+        (0, 1, 1500, 2000, None),
+        (0, 1, 1500, 2048, (0, 2048)),
+    ],
+)
+def test_a_quick_shape_serves_whatever_it_holds(
+    decode: int, chunks: int, tokens: int, quick_lines: int, expected: tuple[int, int] | None
+) -> None:
+    wanted = StepShape(decode, chunks, tokens, tokens - chunks + 1, decode + chunks)
+    found = fitting(mixed_shapes(256, 2048, quick_lines), wanted, quick_lines)
     assert (None if found is None else (found.decode, found.tokens)) == expected

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.attention import AttentionBatch, AttentionTensors, HeadShape
 from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces
 from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
 from luce.engine.ops.triton import probe
 from luce.engine.ops.triton.gated_heads import DeviceGatedHeads
+from luce.engine.ops.triton.paged_attention import AttentionKernels, TritonAttention
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
 
 
@@ -28,6 +29,35 @@ def test_split_and_gate(device: torch.device, dtype: torch.dtype, heads: HeadSha
     found = ours.gate(mixed, projected, heads)
     bound = 1e-6 if dtype == torch.float32 else 2e-3
     assert ((found.double() - expected).norm() / expected.norm()).item() < bound
+
+
+@pytest.mark.parametrize("takes_gates", [True, False])
+def test_attention_with_gates_of_its_own(device: torch.device, takes_gates: bool) -> None:
+    """Each token is gated once, by the kernel that takes gates or behind it."""
+    heads, tokens, singles = HeadShape(4, 1, 16), 7, 3
+    projected = torch.randn(tokens, 2 * (4 + 1) * 16, device=device)
+    mixed = torch.randn(tokens, 4 * 16, device=device)
+    plain, seen = ReferenceGatedHeads(), []
+
+    def decode(*args: torch.Tensor) -> None:
+        tensors, out = args[2], args[-1]
+        seen.append(tensors.gates is not None)  # type: ignore[attr-defined]
+        out[:singles] = mixed[:singles]
+        if seen[-1]:
+            out[:singles] = plain.gate(mixed, projected, heads)[:singles]
+
+    def prefill(*args: torch.Tensor) -> None:
+        args[-1][singles:] = mixed[singles:]
+
+    numbers = torch.arange(singles + 2, dtype=torch.int32)
+    tensors = AttentionTensors(numbers, numbers[:-1], numbers, numbers, singles, tokens - singles)
+    kernels = AttentionKernels(prefill, decode, takes_gates)  # type: ignore[arg-type]
+    attention = TritonAttention(heads, singles, 16, device, kernels)
+    step = attention.prepare(AttentionBatch((), (), (), 16, tensors))
+    packed, cache = torch.empty(tokens, 6, 16, device=device), torch.empty(1, device=device)
+    found = DeviceGatedHeads().attend(step, packed, cache, projected, heads)
+    torch.testing.assert_close(found, plain.gate(mixed, projected, heads))
+    assert seen == [takes_gates]
 
 
 @pytest.mark.parametrize("interleaved", [True, False])

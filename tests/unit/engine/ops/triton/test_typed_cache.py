@@ -8,7 +8,7 @@ import torch
 from luce.engine.kv_tensors import TypedKVTensors
 from luce.engine.ops.attention import AttentionBatch, HeadShape
 from luce.engine.ops.kv_cache import TypedCache
-from luce.engine.ops.qkv import HeadNorms, TokenPlaces
+from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces, UnnormedRows
 from luce.engine.ops.ref import kv_cache as ref
 from luce.engine.ops.ref.attention import ReferenceAttention
 from luce.engine.ops.triton.cache_parts import store_typed
@@ -66,8 +66,11 @@ def test_stored_as_the_reference_does(
     torch.testing.assert_close(*values, rtol=0.15, atol=1e-3, equal_nan=True)
 
 
+@pytest.mark.parametrize("is_unnormed", [False, True])
 @pytest.mark.parametrize("has_norms", [False, True])
-def test_norm_and_rotation_come_before(device: torch.device, has_norms: bool) -> None:
+def test_norm_and_rotation_come_before(
+    device: torch.device, has_norms: bool, is_unnormed: bool
+) -> None:
     dim, half = WIDE.head_dim, WIDE.head_dim // 2
     width = WIDE.num_heads + 2 * WIDE.num_kv_heads
     packed = noise(3, width * dim)
@@ -81,9 +84,14 @@ def test_norm_and_rotation_come_before(device: torch.device, has_norms: bool) ->
         norms = HeadNorms(*(noise(dim, seed=s).to(device) for s in (3, 4)), 1e-6)
     turned, typed = packed.to(device).clone(), packed.to(device).clone()
     plain = torch.zeros(24, 16, 2, WIDE.num_kv_heads, dim, device=device)
-    FusedPlaceQkv(False)(turned, WIDE, norms, places, plain)
     cache = empty(WIDE, ("f32", "f32"), device)
-    FusedPlaceQkv(False)(typed, WIDE, norms, places, cache)
+    rows = UnnormedRows(noise(3, 40, seed=5).to(device), 1e-6)
+    for given, target in ((turned, plain), (typed, cache)):
+        if is_unnormed:
+            place = Placing(WIDE, norms, places, target)
+            FusedPlaceQkv(False).place_unnormed(given, place, rows)
+        else:
+            FusedPlaceQkv(False)(given, WIDE, norms, places, target)
     queries = WIDE.num_heads * dim
     assert torch.equal(turned[:, :queries], typed[:, :queries])
     read = ref.read_blocks(cache, torch.arange(24, device=device), torch.float32)

@@ -1,0 +1,109 @@
+"""The text of products of dozens of rows with small matrices, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
+from luce.engine.ops.cuda import rows_split
+from luce.engine.ops.cuda.rows_split import CUTS, Cut
+from support import cuda_host
+from support.cuda_host import COMPILER, HostDevice
+
+HEADER = Path(cuda_host.__file__).with_name("hopper_emulation.hpp")
+TOLERANCE = 2.5e-3
+"""Of the norm: results, being bfloat16, make 1.7e-3."""
+
+
+def matrix_map(matrix: torch.Tensor, box: tuple[int, ...]) -> torch.Tensor:
+    """What `hopper_emulation.hpp` has in place of the driver's: numbers behind a description."""
+    words = torch.zeros(16, dtype=torch.int64)
+    words[:7] = torch.tensor([0, 0, 2 * matrix.stride(0), 0, box[0], *matrix.shape])
+    return torch.cat((words.view(torch.uint8), torch.from_numpy(cuda_host._bytes(matrix)).clone()))
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
+    """The host in place of a GPU."""
+    if COMPILER is None:
+        pytest.skip("no C++ compiler")
+    device = HostDevice(HEADER)
+
+    def compiled(
+        name: str,
+        files: Sequence[str],
+        constants: Mapping[str, int],
+        launch: KernelLaunch = PLAIN_LAUNCH,
+    ) -> DeviceKernel:
+        return device.compiled_kernel(name, files[-1:], constants, launch)
+
+    monkeypatch.setattr(rows_split, "compiled_kernel", compiled)
+    monkeypatch.setattr(rows_split, "tensor_map", matrix_map)
+    rows_split._compiled.cache_clear()
+    yield device
+    rows_split._compiled.cache_clear()
+
+
+def operands(tokens: int, size: int, columns: int) -> tuple[torch.Tensor, ...]:
+    """Residual, x and weight."""
+    generator = torch.Generator().manual_seed(tokens)
+    shapes = (tokens, size), (tokens, columns), (size, columns)
+    return tuple(torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "columns", "cut", "backwards"),
+    [
+        (13, 512, Cut(64, 1, 8), False),
+        (50, 512, Cut(32, 2, 4), True),
+        (135, 3072, Cut(64, 4, 2), False),
+    ],
+)
+def test_against_float64(
+    host: HostDevice, tokens: int, columns: int, cut: Cut, backwards: bool
+) -> None:
+    host.backwards = backwards
+    residual, x, weight = operands(tokens, 64, columns)
+    expected = residual.double() + x.double() @ weight.double().T
+    rows_split.add_product(residual, x, weight, cut)
+    assert (residual - expected).norm() / expected.norm() < TOLERANCE
+
+
+def test_a_row_does_not_depend_on_the_others(host: HostDevice) -> None:
+    residual, x, weight = operands(50, 64, 512)
+    found = []
+    for count, cut in ((50, Cut(64, 4, 2)), (50, Cut(32, 2, 4)), (9, Cut(64, 1, 8))):
+        found.append(residual[:count].clone())
+        rows_split.add_product(found[-1], x[:count], weight, cut)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0][:9], found[2])
+
+
+def test_chunks_have_room_beside_the_sums() -> None:
+    for most, cut in CUTS.items():
+        for columns in (2048, 3072, 8192):
+            tokens = cut.tokens(most)
+            assert cut.shared_bytes(tokens, columns) <= 227 << 10
+            assert min(8, columns // (64 * cut.ranks)) <= cut.stages(tokens, columns)
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        (torch.zeros(128, 512), "bfloat16"),
+        (torch.zeros(512, 128).bfloat16().T, "contiguous"),
+        (torch.zeros(96, 512).bfloat16(), "64 rows"),
+        (torch.zeros(64, 576).bfloat16(), "512 columns"),
+    ],
+)
+def test_other_matrices_are_refused(weight: torch.Tensor, says: str) -> None:
+    assert says in (rows_split.refusal(weight) or "")
+
+
+def test_those_of_a_small_model_are_not() -> None:
+    for columns in (2048, 3072):
+        assert rows_split.refusal(torch.zeros(1024, columns).bfloat16()) is None
