@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from bench.engine.shapes import RandomParameters, hparams_of
@@ -12,7 +13,9 @@ from engine_harness import Driver, Request
 from luce.engine.device import open_device
 from luce.engine.device_inputs import mixed_step
 from luce.engine.engine import Blueprint, Engine
+from luce.engine.lent_memory import lent
 from luce.engine.options import EngineOptions
+from luce.engine.pinned_slots import PinnedSlots
 from luce.errors import DeviceOutOfMemory
 from luce.protocol.sampling import SamplingParams, TokenLogprobs
 from luce.scheduler.plan import FAILED_TOKEN, RowStart, ScheduledSequence, StepPlan
@@ -257,3 +260,24 @@ def test_broken_weights_fail_the_row_and_nothing_else() -> None:
     request = Request([1, 2, 3], 4)
     Driver(engine).run([request])
     assert request.output[0] == FAILED_TOKEN
+
+
+def test_lent_memory_is_the_tensors_own() -> None:
+    whole = torch.zeros(4, 6, dtype=torch.bfloat16, device="cuda:0")
+    part = whole[1:3, ::2]
+    view = lent(part)
+    assert view.data_ptr() == part.data_ptr()
+    view.fill_(3)
+    assert whole.sum() == 18 == part.sum()
+    assert view.stride() == part.stride()
+
+
+def test_numbers_come_and_go_through_pinned_slots() -> None:
+    slots = PinnedSlots(torch.device("cuda", 0))
+    assert slots._slots, "kernels cannot copy pinned memory here"
+    target = torch.zeros(3, 4, dtype=torch.int32, device="cuda:0")
+    reads = []
+    for turn in range(20):
+        slots.send(np.arange(12, dtype=np.int32).reshape(3, 4) + turn, target)
+        reads.append(slots.begin_read(target.flatten()[:5]))
+    assert [read() for read in reads] == [list(range(turn, turn + 5)) for turn in range(20)]

@@ -128,7 +128,8 @@ def test_split_products(type_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(4096, 4096), (24576, 4096), (4096, 12288), (60000, 5120)]
+    ("rows", "columns"),
+    [(4096, 4096), (24576, 4096), (4096, 12288), (60000, 5120), (5120, 25600)],
 )
 def test_split_rows_are_the_same_bits_whatever_their_number(rows: int, columns: int) -> None:
     planes, x = made("Q4_K", rows, columns), noise(16, columns)

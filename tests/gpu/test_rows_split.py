@@ -58,4 +58,4 @@ def test_it_serves_here() -> None:
     x, weight = noise(33, 2048), noise(1024, 2048)
     assert RowsProducts().adds(noise(33, 1024), x, weight)
     assert not RowsProducts().adds(noise(4, 1024), x[:4], weight)
-    assert not RowsProducts().adds(noise(33, 192), x, weight[:192])
+    assert not RowsProducts().adds(noise(33, 96), x, weight[:96])

@@ -26,8 +26,6 @@ _OF_PROCESSORS = ("hopper.cuh",)
 """Files whose names the headers have."""
 BULK_HEADER = _HEADER.with_name("bulk_emulation.hpp")
 """The same with bulk copies, and barriers that they arrive at."""
-MIXTURE_HEADER = _HEADER.with_name("moe_emulation.hpp")
-"""The same with products of bytes."""
 COMPILER = shutil.which("c++") or shutil.which("g++")
 """None where no kernel can be run."""
 

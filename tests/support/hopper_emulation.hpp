@@ -200,7 +200,6 @@ inline void copy_rows(char *to, const TensorMap *map, int column, int row, u64 *
 
 inline void fetch_map(const TensorMap *) {}
 inline bool is_chosen() { return emulation::block->current % 32 == 0; }
-inline void fetch_rows(const TensorMap *, int, int) {}
 
 template <int BLOCKS> inline void come_to_cluster() {
     emulation::Cluster &mine = emulation::own_cluster<BLOCKS>();
@@ -250,73 +249,6 @@ template <int BLOCKS> inline void wait_for_stores(u64 *barrier, int parity) {
         }
         arrived.clear();
         emulation::end_phase(each);
-        if (each.phase % 2 == parity)
-            emulation::meet(emulation::Waits::blocks);
-    }
-    ++emulation::progress;
-}
-
-namespace emulation {
-
-// What other blocks copied to this one, or arrived at: it is there when this one waits for it.
-struct Sent {
-    u32 barrier;
-    std::vector<PageCopy> copies; // Without any, it is an arrival.
-};
-inline std::map<Block *, std::vector<Sent>> sent;
-
-inline void receive() {
-    std::vector<Sent> &arrived = sent[block];
-    for (const Sent &each : arrived) {
-        u64 *barrier = (u64 *)(block->aligned + each.barrier);
-        for (PageCopy copy : each.copies) {
-            copy.to = block->aligned + (copy.to - (char *)nullptr);
-            phases.at(barrier).copies.push_back(copy);
-        }
-        if (each.copies.empty())
-            ::arrive(barrier);
-    }
-    arrived.clear();
-}
-
-} // namespace emulation
-
-template <int BLOCKS, int COUNT>
-inline void copy_rows_to_some(char *to, const TensorMap *map, int column, int row, u64 *barrier,
-                              int first) {
-    copy_rows(to, map, column, row, barrier);
-    if (COUNT == 1)
-        return;
-    // Of others' targets nothing is poisoned.
-    std::vector<emulation::PageCopy> copies;
-    auto &own = emulation::phases.at(barrier).copies;
-    while (!own.empty() && own.back().to >= to && own.back().to < to + map->words[4] * 128) {
-        copies.push_back(own.back());
-        copies.back().to = (char *)nullptr + emulation::shared_offset(own.back().to);
-        own.pop_back();
-    }
-    for (int each = first; each < first + COUNT; ++each)
-        emulation::sent[emulation::own_cluster<BLOCKS>().blocks.at(each)].push_back(
-            {shared_address(barrier), copies});
-    ++emulation::progress;
-}
-
-template <int BLOCKS>
-inline void copy_rows_to_all(char *to, const TensorMap *map, int column, int row, u64 *barrier) {
-    copy_rows_to_some<BLOCKS, BLOCKS>(to, map, column, row, barrier, 0);
-}
-
-template <int BLOCKS> inline void arrive_in_block(u64 *barrier, int rank) {
-    emulation::Block *there = emulation::own_cluster<BLOCKS>().blocks.at(rank);
-    emulation::sent[there].push_back({shared_address(barrier), {}});
-    ++emulation::progress;
-}
-
-template <int BLOCKS> inline void wait_for_all(u64 *barrier, int parity) {
-    emulation::Phases &each = emulation::phases.at(barrier);
-    while (each.phase % 2 == parity) {
-        emulation::receive();
-        emulation::make_copies(each);
         if (each.phase % 2 == parity)
             emulation::meet(emulation::Waits::blocks);
     }
@@ -450,7 +382,11 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
-inline float __fdividef(float a, float b) { return a / b; }
+inline float reciprocal_of(float x) { return 1.0f / x; }
+inline u32 multiply_bfloat16(u32 a, u32 b) {
+    const float low = emulation::from_bfloat16(a & 0xffff) * emulation::from_bfloat16(b & 0xffff);
+    return pack_bfloat16(low, emulation::from_bfloat16(a >> 16) * emulation::from_bfloat16(b >> 16));
+}
 
 namespace emulation {
 

@@ -291,7 +291,7 @@ def compile_kernel(source: str, name: str, launch: KernelLaunch = PLAIN_LAUNCH) 
     if launch.is_early:
         driver = torch.cuda._utils._get_gpu_runtime_library()
         stream = lambda: torch.cuda.current_stream().cuda_stream  # noqa: E731
-        return EarlyKernel(driver, kernel.func, stream, launch.shared_bytes)
+        return EarlyKernel(driver, kernel.func, stream, launch.shared_bytes, launch.shared_percent)
     return functools.partial(kernel, shared_mem=launch.shared_bytes)
 
 

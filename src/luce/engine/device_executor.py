@@ -31,6 +31,7 @@ from luce.engine.extras import NO_EXTRAS, SampledTokens, StepExtras
 from luce.engine.mixed_shapes import fitting, mixed_shapes
 from luce.engine.ops.triton.sampling import DeviceSampler, StepLogits
 from luce.engine.options import EngineInfo
+from luce.engine.pinned_slots import PinnedSlots
 from luce.engine.runner import Runner
 from luce.engine.sampling.masks import TokenMasks
 from luce.kv.spec import NULL_BLOCK, blocks_for
@@ -82,6 +83,7 @@ class DeviceExecutor:
             device,
         )
         self._sampler = DeviceSampler(self._rows.params)
+        self._slots = PinnedSlots(device)
         self._sizes = padded_sizes(resolved.max_rows)
         self._lanes = torch.zeros(self._sizes[-1], 4, dtype=torch.int32, device=device)
         self._captured: dict[int, _CapturedStep] = {}
@@ -144,7 +146,7 @@ class DeviceExecutor:
         count = len(items)
         size = next(size for size in self._sizes if size >= count)
         lanes = decode_lanes(items, self._resolved.block_tokens, size, self._rows.padding_row)
-        upload_into(self._lanes[:size], lanes)
+        self._slots.send(lanes, self._lanes[:size])
         return self._finish(self._captured[size], self._lanes[:count], extras)
 
     def _replay_mixed(
@@ -153,7 +155,7 @@ class DeviceExecutor:
         numbers, captured = self._mixed[shape]
         upload_tables(items, self._rows)
         values = step_numbers(items, shape, self._resolved.block_tokens, self._rows.padding_row)
-        upload_into(numbers, values)
+        self._slots.send(values, numbers)
         first, count = 4 * shape.decode, sum(item.sample for item in items)
         lanes = numbers[first : first + 4 * count].view(-1, 4)
         return self._finish(captured, lanes, extras)
@@ -172,7 +174,7 @@ class DeviceExecutor:
         if masks is not None:
             self._mask(logits, masks)
             token_ids = self._sampler.choose(logits, lanes)
-        return extras.begin_readback(token_ids)
+        return extras.begin_readback(token_ids, self._slots.begin_read)
 
     def _run(
         self, items: tuple[ScheduledSequence, ...], extras: StepExtras
@@ -190,7 +192,8 @@ class DeviceExecutor:
         masks = extras.masks()
         if masks is not None:
             self._mask(logits, masks)
-        return extras.begin_readback(self._sampler.choose(logits, step.lanes))
+        token_ids = self._sampler.choose(logits, step.lanes)
+        return extras.begin_readback(token_ids, self._slots.begin_read)
 
     def _mask(self, logits: StepLogits, masks: TokenMasks) -> None:
         lines = upload(np.array(masks.lines, dtype=np.int32), self._device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -157,31 +157,25 @@ def step_numbers(
     num_decode = next((i for i, item in enumerate(items) if item.token_ids), len(items))
     chunks = items[num_decode:]
     assert all(item.token_ids for item in chunks), "decode rows come first"
-    sizes = [len(item.token_ids) for item in chunks]
-    starts = np.full(shape.decode + shape.chunks + 1, shape.decode + sum(sizes), dtype=np.int32)
-    starts[: shape.decode] = np.arange(shape.decode)
-    starts[shape.decode : shape.decode + len(sizes)] = shape.decode + np.cumsum([0, *sizes[:-1]])
-    tokens = _Tokens.of(chunks, block_tokens)
-    lanes, last = _sampling(items, num_decode, starts[shape.decode + 1 :])
-    missing = shape.decode - num_decode
-    rows = [item.row for item in items]
-    lens = [item.start + item.num_tokens for item in items]
-    rows[num_decode:num_decode] = [padding_row] * missing
-    lens[num_decode:num_decode] = [1] * missing
-    padding_lane = (padding_row, 0, NULL_BLOCK, 0)
-    return np.concatenate(
-        (
-            decode_lanes(items[:num_decode], block_tokens, shape.decode, padding_row).ravel(),
-            _padded(lanes, 4 * shape.sampled, padding_lane),
-            _padded(tokens.ids, shape.tokens),
-            _padded(tokens.positions, shape.tokens),
-            _padded(tokens.slots, shape.tokens),
-            starts,
-            _padded(rows, shape.decode + shape.chunks, (padding_row,)),
-            _padded(lens, shape.decode + shape.chunks),
-            _padded(last, shape.sampled),
-        )
+    numbers = np.zeros(sum(shape.parts), dtype=np.int32)
+    stops = list(accumulate(shape.parts))
+    decode, sampled, ids, positions, slots, starts, rows, lens, last = (
+        numbers[first:stop] for first, stop in pairwise((0, *stops))
     )
+    decode[:] = decode_lanes(items[:num_decode], block_tokens, shape.decode, padding_row).ravel()
+    _fill_tokens(chunks, block_tokens, (ids, positions, slots))
+    ends = list(accumulate((len(item.token_ids) for item in chunks), initial=shape.decode))
+    starts[: shape.decode] = np.arange(shape.decode)
+    starts[shape.decode :] = ends[-1]
+    starts[shape.decode : shape.decode + len(ends)] = ends
+    rows[:], lens[num_decode : shape.decode] = padding_row, 1
+    for first, run in ((0, items[:num_decode]), (shape.decode, chunks)):
+        rows[first : first + len(run)] = [item.row for item in run]
+        lens[first : first + len(run)] = [item.start + item.num_tokens for item in run]
+    lanes, lines = _sampling(items, num_decode, ends[1:])
+    sampled.reshape(-1, 4)[len(lines) :] = padding_row, 0, NULL_BLOCK, 0
+    sampled[: len(lanes)], last[: len(lines)] = lanes, lines
+    return numbers
 
 
 def step_of(
@@ -237,25 +231,23 @@ def mixed_step(
     return step_of(upload(numbers, rows.device), shape, rows, block_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """Tokens of prefill chunks, end to end: i32 each."""
-
-    ids: npt.NDArray[np.int32]
-    positions: npt.NDArray[np.int32]
-    slots: npt.NDArray[np.int32]
-
-    @classmethod
-    def of(cls, chunks: Sequence[ScheduledSequence], block_tokens: int) -> _Tokens:
-        ids = packed_ids([*chain.from_iterable(item.token_ids for item in chunks)])
-        empty = np.empty(0, dtype=np.int32)
-        positions, slots = [empty], [empty]
-        for item in chunks:
-            table = packed_ids(item.block_table)
-            place = np.arange(item.start, item.start + item.num_tokens, dtype=np.int32)
-            positions.append(place)
-            slots.append(table[place // block_tokens] * block_tokens + place % block_tokens)
-        return cls(ids, np.concatenate(positions), np.concatenate(slots))
+def _fill_tokens(
+    chunks: Sequence[ScheduledSequence],
+    block_tokens: int,
+    parts: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]],
+) -> None:
+    """Ids, positions and places in the cache of the chunks' tokens, end to end."""
+    ids, positions, slots = parts
+    packed = packed_ids([*chain.from_iterable(item.token_ids for item in chunks)])
+    ids[: len(packed)] = packed
+    first = 0
+    for item in chunks:
+        stop = first + len(item.token_ids)
+        place = np.arange(item.start, item.start + stop - first, dtype=np.int32)
+        blocks, within = np.divmod(place, block_tokens)
+        positions[first:stop] = place
+        slots[first:stop] = packed_ids(item.block_table)[blocks] * block_tokens + within
+        first = stop
 
 
 def upload_tables(items: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
@@ -279,7 +271,7 @@ def upload_tables(items: Sequence[ScheduledSequence], rows: DeviceRows) -> None:
 
 
 def _sampling(
-    items: Sequence[ScheduledSequence], num_decode: int, ends: npt.NDArray[np.int32]
+    items: Sequence[ScheduledSequence], num_decode: int, ends: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Lanes of the sampled items, four numbers each, and the line of each one's last token.
 
@@ -293,16 +285,5 @@ def _sampling(
     for index, item in enumerate(items):
         if item.sample:
             lanes += (item.row, item.start + item.num_tokens - 1, NULL_BLOCK, item.output_index)
-            last.append(index if index < num_decode else int(ends[index - num_decode]) - 1)
+            last.append(index if index < num_decode else ends[index - num_decode] - 1)
     return lanes, last
-
-
-def _padded(
-    values: npt.NDArray[np.int32] | list[int], size: int, padding: tuple[int, ...] = (0,)
-) -> npt.NDArray[np.int32]:
-    """So many numbers: the values, and the padding over and over."""
-    missing = size - len(values)
-    if not missing:
-        return np.asarray(values, dtype=np.int32)
-    rest = np.tile(np.array(padding, dtype=np.int32), missing // len(padding))
-    return np.concatenate((np.asarray(values, dtype=np.int32), rest))

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
+_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 _INT_END = 1 << 31
 
 
@@ -56,11 +57,14 @@ class KernelLaunch:
         shared_bytes: of shared memory for each block of threads.
         is_early: while the kernel before it still runs; it waits for that one itself.
         is_specific: it has instructions that only this very generation of processors knows.
+        shared_percent: of what a multiprocessor has for shared memory and first cache, for shared
+            memory; None: as the kernel before had it. Only of kernels that start early.
     """
 
     shared_bytes: int = 0
     is_early: bool = False
     is_specific: bool = False
+    shared_percent: int | None = None
 
 
 PLAIN_LAUNCH = KernelLaunch()
@@ -98,6 +102,10 @@ class EarlyKernel:
         function: the kernel's handle.
         stream: tells the handle of the current stream.
         shared_bytes: of shared memory for each block of threads.
+        shared_percent: see `KernelLaunch`.
+
+    Raises:
+        RuntimeError: the driver does not take the share.
     """
 
     def __init__(
@@ -106,12 +114,19 @@ class EarlyKernel:
         function: ctypes.c_void_p,
         stream: Callable[[], int],
         shared_bytes: int,
+        shared_percent: int | None = None,
     ) -> None:
         self._driver = driver
         self._function = function
         self._stream = stream
         self._shared_bytes = shared_bytes
         self._attribute = LaunchAttribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
+        if shared_percent is None:
+            return
+        asked = _PREFERRED_SHARED_MEMORY_CARVEOUT, shared_percent
+        status = driver.cuFuncSetAttribute(function, *map(ctypes.c_int, asked))
+        if status:
+            raise RuntimeError(f"shared memory has no share of its own: CUDA error {status}")
 
     def __call__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 import torch
 
-from luce.engine.device import upload
+from luce.engine.device import upload, upload_into
 from luce.engine.ops.triton.sampling import MAX_BIAS, RowParams
 from luce.engine.packed_ids import packed_ids
 from luce.engine.sampling.bounds import usable_factor, usable_temperature, usable_term
@@ -73,19 +73,21 @@ class DeviceRows:
                 self._adjusted.add(start.row)
             else:
                 self._adjusted.discard(start.row)
+        floats = np.array([_floats(start.sampling) for start in starts], dtype=np.float32)
+        ints = np.array([self._ints(start) for start in starts], dtype=np.uint32).view(np.int32)
+        if len(starts) == 1:
+            upload_into(self.params.floats[starts[0].row], floats[0])
+            upload_into(self.params.ints[starts[0].row], ints[0])
+            return
         # One copy for all: each costs the host as much as a kernel.
-        parts = (
-            np.array([start.row for start in starts], dtype=np.int64),
-            np.array([_floats(start.sampling) for start in starts], dtype=np.float32),
-            np.array([self._ints(start) for start in starts], dtype=np.uint32),
-        )
-        sent = upload(np.concatenate([part.ravel().view(np.int32) for part in parts]), self.device)
-        index, floats, ints = torch.split(
-            sent, [2 * parts[0].size, *(part.size for part in parts[1:])]
-        )
-        index, floats = index.view(torch.int64), floats.view(torch.float32)
-        self.params.floats.index_copy_(0, index, floats.view(parts[1].shape))
-        self.params.ints.index_copy_(0, index, ints.view(parts[2].shape))
+        rows = np.array([start.row for start in starts], dtype=np.int64)
+        parts = [part.ravel().view(np.int32) for part in (rows, floats, ints)]
+        sent = upload(np.concatenate(parts), self.device)
+        index, values, numbers = torch.split(sent, [part.size for part in parts])
+        index = index.view(torch.int64)
+        values = values.view(torch.float32).view(floats.shape)
+        self.params.floats.index_copy_(0, index, values)
+        self.params.ints.index_copy_(0, index, numbers.view(ints.shape))
 
     def bring_histories(self, starts: Sequence[RowStart]) -> None:
         """The new occupants' tokens, which take the host longest.
@@ -94,11 +96,15 @@ class DeviceRows:
         """
         if not starts:
             return
+        if len(starts) == 1:
+            history = packed_ids(starts[0].history)
+            upload_into(self.params.tokens[starts[0].row, : len(history)], history)
+            return
         tokens = packed_ids([*chain.from_iterable(start.history for start in starts)])
         sizes = [len(start.history) for start in starts]
         sent = torch.split(upload(tokens, self.device), sizes)
-        for start, history in zip(starts, sent, strict=True):
-            self.params.tokens[start.row, : len(history)] = history
+        for start, own in zip(starts, sent, strict=True):
+            self.params.tokens[start.row, : len(own)] = own
 
     def reads_histories(
         self, starts: Sequence[RowStart], items: Sequence[ScheduledSequence]

@@ -97,17 +97,22 @@ class StepExtras:
         """The step's masks; waits for them."""
         return self._constraints.masks() if self._constraints is not None else None
 
-    def begin_readback(self, token_ids: torch.Tensor) -> Callable[[], SampledTokens]:
+    def begin_readback(
+        self,
+        token_ids: torch.Tensor,
+        begin: Callable[[torch.Tensor], Callable[[], list[int]]] = begin_readback,
+    ) -> Callable[[], SampledTokens]:
         """Start copying the tokens and what is reported of them to the host.
 
         Args:
             token_ids: i32 or i64 [n], as chosen.
+            begin: starts the copy of the tokens.
 
         Returns:
             A function that waits, and lets the constraints know. A later step of bound rows calls
             it before it samples; it gives the same each time.
         """
-        read = begin_readback(token_ids)
+        read = begin(token_ids)
         read_packed = None if self._raw is None else begin_readback(self._raw.packed(token_ids))
 
         @cache

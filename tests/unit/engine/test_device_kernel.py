@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,6 +42,27 @@ def test_what_the_driver_does_not_take_is_an_error() -> None:
     kernel = EarlyKernel(_Driver(1), ctypes.c_void_p(5), lambda: 0, 0)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="could not be launched: CUDA error 1"):
         kernel((1, 1, 1), (32, 1, 1), [torch.zeros(1), 2])
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_shared_memory_may_have_a_share(status: int) -> None:
+    asked = []
+
+    def ask(function: ctypes.c_void_p, attribute: ctypes.c_int, value: ctypes.c_int) -> int:
+        asked.append((function.value, attribute.value, value.value))
+        return status
+
+    driver: Any = _Driver()
+    driver.cuFuncSetAttribute = ask
+    make = partial(EarlyKernel, driver, ctypes.c_void_p(5), lambda: 0, 0)
+    make()
+    assert asked == []
+    if status:
+        with pytest.raises(RuntimeError, match="CUDA error 1"):
+            make(50)
+    else:
+        make(50)
+    assert asked == [(5, 9, 50)]
 
 
 @pytest.mark.parametrize("number", [1 << 31, -(1 << 31) - 1])

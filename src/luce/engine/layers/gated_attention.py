@@ -41,11 +41,6 @@ class GatedAttention:
     place_qkv: PlaceQkv
     gated_heads: GatedHeads
 
-    @property
-    def first(self) -> tuple[NormWeight, Linear]:
-        """The norm and the product that read its input."""
-        return self.norm, self.qkv
-
     def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """hidden + attention(norm(hidden)), [T, hidden]; `hidden` may be overwritten.
 

@@ -36,11 +36,6 @@ class GatedDeltaNet:
     product: NormedProduct
     op: GatedDelta
 
-    @property
-    def first(self) -> tuple[NormWeight, Linear]:
-        """The norm and the product that read its input."""
-        return self.norm, self.projection
-
     def forward(self, hidden: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """hidden + mixer(norm(hidden)), [T, hidden]; `hidden` may be overwritten.
 

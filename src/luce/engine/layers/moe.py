@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -48,11 +48,6 @@ class MixtureOfExperts:
     silu_and_mul: SiluAndMul
     add: AddMixture
     few: FewTokensMixture | None = None
-
-    def followed_by(self, norm: NormWeight, product: Linear) -> MixtureOfExperts:
-        """The same, whose result is read by such a product first."""
-        few = None if self.few is None else self.few.followed_by(self.router, norm, product)
-        return replace(self, few=few)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden + block(norm(hidden)), [T, hidden]; `hidden` may be overwritten."""

@@ -53,9 +53,10 @@ class NormFolding:
         return self._folded
 
     def finish(self) -> None:
-        """Multiply; weights and norms are filled. In float32, rounded once."""
+        """Multiply, in float32 and rounded once, and leave norms of 1; all are filled."""
         for weight, norm in self._waiting:
             weight.mul_(norm)
+            norm.fill_(1.0)
         self._waiting.clear()
 
 

@@ -117,9 +117,6 @@ class FewTokensMixture(Protocol):
             [T, hidden]; a token's result depends on no other token.
         """
 
-    def followed_by(self, router: Router, norm: NormWeight, product: Linear) -> FewTokensMixture:
-        """The same, which may leave its results as `product` of their `norm` wants them."""
-
 
 class FuseFewTokens(Protocol):
     """Makes a `FewTokensMixture`."""

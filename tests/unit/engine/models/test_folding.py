@@ -49,12 +49,12 @@ def test_weights_are_multiplied_once_they_are_there(ops: OpSet) -> None:
     assert chosen.gated_product(norms[0], PlainLinear(gate_up, None)) is GATED
     assert chosen.project_qkv(norms[1], PlainLinear(qkv, None)) is QKV
     filled = [gate_up.copy_(noise(6, 4, seed=1)).clone(), qkv.copy_(noise(8, 4, seed=2)).clone()]
-    for seed, norm in enumerate(norms):
-        norm.weight.copy_(noise(4, seed=3 + seed))
+    factors = [norm.weight.copy_(noise(4, seed=3 + i)).clone() for i, norm in enumerate(norms)]
     chosen.finish()
     chosen.finish()
-    for found, before, norm in zip((gate_up, qkv), filled, norms, strict=True):
-        assert torch.equal(found, (before.float() * norm.weight.float()).bfloat16())
+    for found, before, factor in zip((gate_up, qkv), filled, factors, strict=True):
+        assert torch.equal(found, (before.float() * factor.float()).bfloat16())
+    assert all(norm.weight.eq(1).all() for norm in norms), "a norm would be applied twice"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -39,16 +39,22 @@ __device__ __forceinline__ void load_values(const Problem &p, const Task &task, 
                       from + (i / 2 * 8 + i % 2) * p.slot_stride + j * 64);
 }
 
-// Ask for the values of all units, a line of 128 bytes each time. Where there is much to read it
-// only comes in another order so, and later.
-__device__ __forceinline__ void ask_for_values(const Problem &p, const Task &task, const Lane &at) {
-    const int lines = 16 * D / 64;
+// Ask for a unit's keys or values, a line of 128 bytes each time.
+__device__ __forceinline__ void ask_for(const Problem &p, const Lane &at, const u16 *from) {
+#pragma unroll
+    for (int i = at.own; i < 16 * D / 64; i += 32)
+        bring_closer(from + i / (D / 64) * p.slot_stride + i % (D / 64) * 64);
+}
+
+// For values, and for keys if those of one unit alone are not loaded yet. Where there is more to
+// read it only comes in another order so, and later.
+__device__ __forceinline__ void ask_ahead(const Problem &p, const Task &task, const Lane &at) {
 #pragma unroll 1
     for (int unit = 0; unit < task.units; ++unit) {
-        const u16 *from = p.values + task.place(p, unit);
-#pragma unroll
-        for (int i = at.own; i < lines; i += 32)
-            bring_closer(from + i / (D / 64) * p.slot_stride + i % (D / 64) * 64);
+        const i64 place = task.place(p, unit);
+        if (unit >= STAGES && task.units == STAGES + 1)
+            ask_for(p, at, p.keys + place);
+        ask_for(p, at, p.values + place);
     }
 }
 
@@ -157,7 +163,7 @@ __device__ __forceinline__ void work(const Problem &p) {
         if (task.is_old(unit))
             load_keys(p, task, at, unit, stages[unit]);
     if (count * (int)(first.z >> 16) <= p.few)
-        ask_for_values(p, task, at);
+        ask_ahead(p, task, at);
     wait_for_kernels_before();
 #pragma unroll
     for (int unit = 0; unit < STAGES; ++unit) {

@@ -25,6 +25,8 @@ _DENSE_DIM = 128
 _FEW = 4
 """Units a program: where no more are to be read, values are asked for ahead of time."""
 _MOST_GROUP = 8
+_SHARED_BYTES, _LEAST_SHARED_PERCENT = 228 << 10, 50
+"""Most of a multiprocessor's, and the share of it that was measured."""
 _LOG2_E = 1.4426950408889634
 
 
@@ -71,6 +73,14 @@ class Geometry:
         return 2 * (-(-place // 16) * 16) + 512 * warps * self.units
 
     @property
+    def shared_percent(self) -> int:
+        """Of a multiprocessor's memory for shared memory and first cache. What loads are under way
+        needs the rest; unasked, it is what the product before left, which was nearly nothing.
+        """
+        needed = self.blocks * (self.shared_bytes + 1024)
+        return max(_LEAST_SHARED_PERCENT, -(-100 * needed // _SHARED_BYTES))
+
+    @property
     def constants(self) -> dict[str, int]:
         """What the kernel's text wants defined."""
         heads = self.heads
@@ -91,7 +101,8 @@ class Geometry:
 
 @functools.cache
 def _compiled(geometry: Geometry) -> DeviceKernel:
-    launch = KernelLaunch(geometry.shared_bytes, is_early=True)
+    share = geometry.shared_percent
+    launch = KernelLaunch(geometry.shared_bytes, is_early=True, shared_percent=share)
     return compiled_kernel(_NAME, _FILES, geometry.constants, launch)
 
 

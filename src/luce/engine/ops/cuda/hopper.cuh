@@ -85,13 +85,6 @@ __device__ __forceinline__ void copy_rows(const char *to, const TensorMap *map, 
                  : "memory");
 }
 
-// The same to the second-level cache.
-__device__ __forceinline__ void fetch_rows(const TensorMap *map, int column, int row) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map),
-                 "r"(column), "r"(row)
-                 : "memory");
-}
-
 // One lane of those of a warp that come here, and the compiler knows it: it makes no loops around
 // instructions of which a warp has one.
 __device__ __forceinline__ bool is_chosen() {
@@ -136,6 +129,20 @@ __device__ __forceinline__ void sync_threads(int barrier, int count) {
 // The same without waiting.
 __device__ __forceinline__ void join_threads(int barrier, int count) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// To 1 in 2^23; 0 of what is too large.
+__device__ __forceinline__ float reciprocal_of(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// a b of each of two bfloat16, rounded once.
+__device__ __forceinline__ u32 multiply_bfloat16(u32 a, u32 b) {
+    u32 word;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
 }
 
 __device__ __forceinline__ float exp2_of(float x) {
@@ -198,37 +205,4 @@ __device__ __forceinline__ void wait_for_stores(u64 *barrier, int parity) {
                      : "=r"(done)
                      : "r"(shared_address(barrier)), "r"(parity)
                      : "memory");
-}
-
-// `copy_rows` to the same place of COUNT blocks of the cluster from `first` on, and to each one's
-// barrier.
-template <int CLUSTER_BLOCKS, int COUNT>
-__device__ __forceinline__ void copy_rows_to_some(const char *to, const TensorMap *map, int column,
-                                                  int row, u64 *barrier, int first) {
-    if (COUNT == 1)
-        return copy_rows(to, map, column, row, barrier);
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-                 "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)),
-                 "h"((u16)(((1 << COUNT) - 1) << first))
-                 : "memory");
-}
-
-template <int CLUSTER_BLOCKS>
-__device__ __forceinline__ void copy_rows_to_all(const char *to, const TensorMap *map, int column,
-                                                 int row, u64 *barrier) {
-    copy_rows_to_some<CLUSTER_BLOCKS, CLUSTER_BLOCKS>(to, map, column, row, barrier, 0);
-}
-
-// Arrive at a barrier of a block of the cluster.
-template <int CLUSTER_BLOCKS>
-__device__ __forceinline__ void arrive_in_block(u64 *barrier, int rank) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     address_in_block<CLUSTER_BLOCKS>(barrier, rank))
-                 : "memory");
-}
-
-// `wait_for` where other blocks of the cluster copy to this one, or arrive.
-template <int CLUSTER_BLOCKS> __device__ __forceinline__ void wait_for_all(u64 *barrier, int parity) {
-    wait_for(barrier, parity);
 }

@@ -54,8 +54,11 @@ _BARRIER_BYTES = 8
 _MOST_UNITS = 1 << 25
 _BLOCKS = (2, 4, 8)
 """Of threads, that share a row: the fewest of which one has so little of x."""
-_MOST_X_BYTES = 160 << 10
-"""Of it in shared memory, so that the first-level cache, through which weights come, has room."""
+_MOST_BYTES = 160 << 10
+"""Of shared memory where that is enough: the first-level cache, through which weights come, has
+the rest."""
+_LEAST_ROUND = 8
+"""Row pairs for which it is."""
 MOST_ROWS = 16
 """Of x."""
 
@@ -111,11 +114,12 @@ class Cut:
         for most_blocks in _BLOCKS:
             blocks = min(most_blocks, all_units)
             units = -(-all_units // blocks)
-            if _x_bytes(units, MOST_ROWS) <= _MOST_X_BYTES:
+            if _x_bytes(units, MOST_ROWS) <= _MOST_BYTES:
                 break
         pairs = -(-all_pairs // min(_places(blocks, limits.processors), all_pairs))
-        room = limits.shared_bytes - _x_bytes(units, MOST_ROWS)
-        most = room // (MOST_ROWS * _SLOT_BYTES) - (_WARPS - 1)
+        most = _most_pairs(units, min(_MOST_BYTES, limits.shared_bytes))
+        if most < _LEAST_ROUND:
+            most = _most_pairs(units, limits.shared_bytes)
         if most < 1:
             raise ValueError(f"there is no room for {columns} columns")
         rounds = -(-pairs // most)
@@ -128,6 +132,11 @@ class Cut:
 
 def _x_bytes(units: int, tokens: int) -> int:
     return units * (tokens * TOKEN_BYTES + _BARRIER_BYTES)
+
+
+def _most_pairs(units: int, nbytes: int) -> int:
+    """Of a round, with so many units of x in so much shared memory."""
+    return (nbytes - _x_bytes(units, MOST_ROWS)) // (MOST_ROWS * _SLOT_BYTES) - (_WARPS - 1)
 
 
 def _places(blocks: int, processors: int) -> int:

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _TRIAL_ERROR = 3e-3
 """Of the norm; results alone, being bfloat16, make 1.7e-3."""
 _TRIAL_RESULTS = 256
-_MOST_RESULTS = 0
+_MOST_RESULTS = 1024
 """With more the vendor's kernels have as many processors read as there are."""
 
 
@@ -42,23 +42,17 @@ class RowsProducts:
         """residual += x W^T, rounded once."""
         rows_split.add_product(residual, x, weight)
 
-    def multiply(
-        self, x: torch.Tensor, weight: torch.Tensor, *, gated: bool, eps: float | None = None
-    ) -> torch.Tensor | None:
-        """x W^T, or silu(gate) * up of it, of rows that are normalised first if `eps` is given.
-
-        None where that is not for such matrices, or does not serve here.
-        """
+    def gates(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether `gate` is for such matrices, and serves here."""
         if not rows_in.LEAST_ROWS <= len(x) <= rows_in.MOST_ROWS:
-            return None
-        if rows_in.refusal(weight, gated=gated) is not None:
-            return None
-        if not x.is_contiguous() or x.data_ptr() % 16:
-            return None
-        form = rows_in_trial.Form(weight.shape[1], gated=gated, normed=eps is not None)
-        if not serves() or not rows_in_trial.serves(form, weight.device):
-            return None
-        return rows_in.multiply(x, weight, gated=gated, eps=eps)
+            return False
+        if rows_in.refusal(weight) is not None or not x.is_contiguous() or x.data_ptr() % 16:
+            return False
+        return serves() and rows_in_trial.serves(weight.shape[1], weight.device)
+
+    def gate(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up of x W^T."""
+        return rows_in.gate(x, weight)
 
 
 @functools.cache

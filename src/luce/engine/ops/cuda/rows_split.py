@@ -20,8 +20,6 @@ _PARTS = 8
 """Of the columns, whose sums are added up."""
 _CHUNK = 64
 """Columns."""
-_STEP = 16
-"""Rows of x come in multiples of it."""
 _MOST_TOKENS = 64
 """Rows of x, of a block of threads."""
 _THREADS = 160
@@ -38,42 +36,47 @@ class Cut:
 
     Attributes:
         rows: of the matrix.
-        tiles: of x's rows.
+        tokens: rows of x: 16, 32, 48 or 64.
         ranks: blocks of a cluster, that share the columns.
         beside: blocks of a processor.
     """
 
     rows: int
-    tiles: int
+    tokens: int
     ranks: int
     beside: int = 1
 
-    def tokens(self, count: int) -> int:
-        """Rows of x in a tile of so many."""
-        return -(-count // (self.tiles * _STEP)) * _STEP
-
-    def stages(self, tokens: int, columns: int) -> int:
-        """Chunks that have room in shared memory, with so many rows of x."""
+    def stages(self, columns: int) -> int:
+        """Chunks that have room in shared memory."""
         most = _PROCESSOR_BYTES // self.beside - 1024
-        room = (most - self._fixed_bytes(tokens)) // self._stage_bytes(tokens)
+        room = (most - self._fixed_bytes) // self._stage_bytes
         return min(columns // (_CHUNK * self.ranks), room)
 
-    def shared_bytes(self, tokens: int, columns: int) -> int:
+    def shared_bytes(self, columns: int) -> int:
         """Of all."""
-        stages = self.stages(tokens, columns)
-        return self._fixed_bytes(tokens) + stages * self._stage_bytes(tokens)
+        return self._fixed_bytes + self.stages(columns) * self._stage_bytes
 
-    def _stage_bytes(self, tokens: int) -> int:
+    @property
+    def _stage_bytes(self) -> int:
         """Of the matrix, x and barriers."""
-        return 2 * _CHUNK * (self.rows + tokens) + 2 * _BARRIER_BYTES
+        return 2 * _CHUNK * (self.rows + self.tokens) + 2 * _BARRIER_BYTES
 
-    def _fixed_bytes(self, tokens: int) -> int:
+    @property
+    def _fixed_bytes(self) -> int:
         """Of the sums that it adds up, what products read behind x, and what aligns all."""
-        behind = max(4 * tokens * (self.rows + 8), 2 * _CHUNK * (_MOST_TOKENS - tokens))
+        sums = 4 * self.tokens * (self.rows + 8)
+        behind = max(sums, 2 * _CHUNK * (_MOST_TOKENS - self.tokens))
         return behind + _BARRIER_BYTES + _ALIGNMENT
 
 
-CUTS: dict[int, Cut] = {32: Cut(64, 1, 8), 64: Cut(32, 2, 2), 256: Cut(64, 4, 2)}
+CUTS: dict[int, Cut] = {
+    16: Cut(64, 16, 8),
+    32: Cut(64, 32, 8),
+    64: Cut(32, 64, 4, 2),
+    96: Cut(64, 32, 4, 2),
+    128: Cut(32, 64, 2, 2),
+    256: Cut(64, 64, 2),
+}
 """For up to so many rows of x. A row's result has the same bits by all of them."""
 
 
@@ -93,15 +96,15 @@ def refusal(weight: torch.Tensor) -> str | None:
 
 
 @functools.cache
-def _compiled(cut: Cut, tokens: int, columns: int) -> DeviceKernel:
+def _compiled(cut: Cut, columns: int) -> DeviceKernel:
     constants = {
         "ROWS": cut.rows,
-        "TOKENS": tokens,
+        "TOKENS": cut.tokens,
         "RANKS": cut.ranks,
         "EIGHTH": columns // (_CHUNK * _PARTS),
-        "STAGES": cut.stages(tokens, columns),
+        "STAGES": cut.stages(columns),
     }
-    launch = KernelLaunch(cut.shared_bytes(tokens, columns), is_early=True, is_specific=True)
+    launch = KernelLaunch(cut.shared_bytes(columns), is_early=True, is_specific=True)
     return compiled_kernel("rows_split", _FILES, constants, launch)
 
 
@@ -121,12 +124,11 @@ def add_product(
     """
     size, columns = weight.shape
     cut = cut or next(each for most, each in CUTS.items() if len(x) <= most)
-    tokens = cut.tokens(len(x))
-    _compiled(cut, tokens, columns)(
-        (size // cut.rows * cut.ranks, -(-len(x) // tokens), 1),
+    _compiled(cut, columns)(
+        (size // cut.rows * cut.ranks, -(-len(x) // cut.tokens), 1),
         (_THREADS, 1, 1),
         [
-            tensor_map(weight, (cut.rows, _CHUNK)), tensor_map(x, (tokens, _CHUNK)),
+            tensor_map(weight, (cut.rows, _CHUNK)), tensor_map(x, (cut.tokens, _CHUNK)),
             residual, residual, len(x), size,
         ],
     )  # fmt: skip

@@ -13,9 +13,14 @@ import torch
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import FoldedProducts, NormWeight
 from luce.engine.ops.qkv import PlaceQkv, Placing, UnnormedRows
-from luce.engine.ops.triton.gated_mlp import normed_silu_and_mul
+from luce.engine.ops.triton.gated_mlp import normed_silu_and_mul, silu_and_mul
 from luce.engine.ops.triton.linear import FEW_ROWS, DeviceLinear
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
+from luce.engine.ops.triton.rms_norm import rms_norm, row_factors
+
+_MANY_ROWS, _LARGE_BYTES = 512, 1 << 25
+"""From here on factors of a gate are computed by a kernel of their own, before the product: behind
+it many programs would ask memory for rows that weights have pushed out of the processor's cache."""
 
 
 def _foldable(linear: Linear) -> torch.Tensor | None:
@@ -26,17 +31,22 @@ def _foldable(linear: Linear) -> torch.Tensor | None:
 
 
 def _gated(x: torch.Tensor, norm: NormWeight, linear: Linear) -> torch.Tensor:
-    """`ops.projection.NormedProduct` of gate | up; `norm` tells what is added alone."""
+    """`ops.projection.NormedProduct` of gate | up; the norm's own weight is 1."""
     assert isinstance(linear, DeviceLinear)
     if x.shape[0] <= FEW_ROWS:
         return linear.few_rows(x, gated=True, folded_eps=norm.eps)
-    product = linear.of_rows(x, gated=True, eps=norm.eps)
-    return normed_silu_and_mul(linear(x), x, norm.eps) if product is None else product
+    if linear.gates(x):
+        # While rows are normalised, the product's weights come.
+        return linear.gated(rms_norm(x, norm.weight, norm.eps))
+    if x.shape[0] >= _MANY_ROWS and linear.nbytes >= _LARGE_BYTES:
+        factors = row_factors(x, norm.eps)
+        return silu_and_mul(linear(x), factors)
+    return normed_silu_and_mul(linear(x), x, norm.eps)
 
 
 @dataclass(frozen=True, slots=True)
 class _FoldedQkv:
-    """`ops.qkv.ProjectQkv`; `norm` tells what is added alone."""
+    """`ops.qkv.ProjectQkv`; the norm's own weight is 1."""
 
     place: FusedPlaceQkv
 

@@ -7,6 +7,7 @@ its sequence; lanes of padding have a slot that nobody reads.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import torch
 import triton
@@ -159,8 +160,43 @@ class DeviceGatedDelta:
         assert isinstance(output, TritonQuantLinear)
         assert tensors is not None
         assert order is not None
+        facts = "delta_parts", shape, projected.dtype, order, *output.weight_facts
+        attempt = partial(self._try_parts, hidden, projected, weights, state, output, order)
+        if launch_refusal(facts, attempt) is not None:
+            return output.add_to(hidden, self(projected, shape, parameters, state, batch))
         words = self._one_token.words(projected, shape, parameters, state, tensors, order=order)
         return output.add_parts(hidden, words)
+
+    def _try_parts(
+        self,
+        hidden: torch.Tensor,
+        projected: torch.Tensor,
+        weights: tuple[DeltaShape, DeltaWeights],
+        state: LayerState,
+        output: TritonQuantLinear,
+        order: bool,
+    ) -> None:
+        """A token of a sequence that is not there, by words and by the product of numbers.
+
+        Raises:
+            TrialError: they differ.
+        """
+        generator, index = torch.Generator().manual_seed(1), torch.arange(2, dtype=torch.int32)
+
+        def noise(like: torch.Tensor) -> torch.Tensor:
+            return torch.randn(1, like.shape[1], generator=generator).to(like)
+
+        token, conv, recurrent = noise(projected), noise(state.conv), noise(state.recurrent) * 0.1
+        index = index.to(projected.device)
+        tensors = AttentionTensors(index[None], index[:1], index[:1], index, 1, 0)
+        mine, theirs = (LayerState(conv.clone(), recurrent.clone()) for _ in range(2))
+        plain = self(token, *weights, mine, StateBatch((), (), tensors))
+        expected = output.add_to(torch.zeros_like(hidden[:1]), plain).float()
+        words = self._one_token.words(token, *weights, theirs, tensors, order=order)
+        found = output.add_parts(torch.zeros_like(hidden[:1]), words).float()
+        apart = float((found - expected).norm() / expected.norm())
+        if not apart < _MOST_APART:
+            raise TrialError(f"a product of a state's words is {apart:.1e} off")
 
     def _refusal(
         self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState

@@ -10,15 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
-from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionTensors
-from luce.engine.ops.cuda import delta_words
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState
 from luce.engine.ops.triton.causal_conv import KEY_EPS
 from luce.engine.ops.triton.gated_delta_chunk import gate_of, key_head, log_decay
 from luce.engine.ops.triton.norm_quantise import PartWords
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
-from luce.engine.ops.triton.probe import TrialError, launch_refusal
 from luce.engine.ops.triton.quant_activations import store_run
 from luce.loaders.quant_formats import GROUP
 
@@ -26,8 +23,6 @@ MOST_KEY_HEADS = 128
 _MOST_STATE = 128 * 128
 _COLUMNS = 16
 _WORD_COLUMNS = 16
-_MOST_APART = 2e-2
-"""Of the norm: sums in another order, rounded to bfloat16."""
 _THREAD_ELEMENTS = 64
 """Of a state."""
 
@@ -259,7 +254,7 @@ class OneTokenKernel:
             tensors: of the step.
             out: [T, Hv * Dv]; the sequences' rows are written.
         """
-        self._launch(projected, shape, weights, state, tensors, (out, out), None)
+        self._launch(projected, (shape, weights, state), tensors, (out, out), None)
 
     def words(
         self,
@@ -284,84 +279,19 @@ class OneTokenKernel:
         sizes = len(projected), shape.value_size, shape.num_value_heads
         made = PartWords.empty(sizes, _WORD_COLUMNS, weights.eps, projected.device)
         results = made.words, made.squares
-        if self._refusal(projected, (shape, weights, state), order) is None:
-            layer = shape, weights, state
-            delta_words.advance(projected, layer, tensors, results, self.arrivals, order=order)
-        else:
-            self._launch(projected, shape, weights, state, tensors, results, order)
+        layer = shape, weights, state
+        self._launch(projected, layer, tensors, results, order)
         return made
-
-    def _refusal(
-        self,
-        projected: torch.Tensor,
-        layer: tuple[DeltaShape, DeltaWeights, LayerState],
-        order: bool,
-    ) -> str | None:
-        """Why the kernel of CUDA C++ does not leave such words."""
-        shape, weights, state = layer
-        reason = kernel_refusal(is_hopper=True) or delta_words.refusal(shape)
-        numbers = projected, weights.conv, weights.norm, state.conv
-        is_whole = state.recurrent.stride(0) % 4 == 0 and state.recurrent.data_ptr() % 16 == 0
-        if reason is not None or not is_whole or any(x.dtype != torch.bfloat16 for x in numbers):
-            return reason or "made for bfloat16"
-        return launch_refusal(
-            ("delta_words", shape, order), lambda: self._try_words(projected, layer, order)
-        )
-
-    def _try_words(
-        self,
-        projected: torch.Tensor,
-        layer: tuple[DeltaShape, DeltaWeights, LayerState],
-        order: bool,
-    ) -> None:
-        """Two tokens of sequences that are not there, by the kernel of CUDA C++ and Triton's.
-
-        Raises:
-            TrialError: words, squares or states differ.
-        """
-        (shape, weights, state), generator = layer, torch.Generator().manual_seed(1)
-
-        def noise(like: torch.Tensor) -> torch.Tensor:
-            return torch.randn(2, like.shape[1], generator=generator).to(like)
-
-        tokens, kept = noise(projected), LayerState(noise(state.conv), noise(state.recurrent) * 0.1)
-        index = torch.tensor([1, 0, 1], dtype=torch.int32, device=projected.device)
-        tensors = AttentionTensors(index[None], index[:2], index[:2], index, 2, 0)
-        sizes, found = (2, shape.value_size, shape.num_value_heads), []
-        for is_triton in (False, True):
-            mine = LayerState(kept.conv.clone(), kept.recurrent.clone())
-            left = PartWords.empty(sizes, _WORD_COLUMNS, weights.eps, projected.device)
-            results = left.words, left.squares
-            if is_triton:
-                self._launch(tokens, shape, weights, mine, tensors, results, order)
-            else:
-                layer = shape, weights, mine
-                delta_words.advance(tokens, layer, tensors, results, self.arrivals, order=order)
-            scales = left.words[:, 16:18].view(torch.float32)
-            found.append(
-                (
-                    left.words[:, 18:].float() * scales,
-                    scales,
-                    left.squares,
-                    mine.conv,
-                    mine.recurrent,
-                )
-            )
-        for ours, theirs in zip(*found, strict=True):
-            apart = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
-            if not apart < _MOST_APART:
-                raise TrialError(f"words of a token are {apart:.1e} of their norm off")
 
     def _launch(
         self,
         projected: torch.Tensor,
-        shape: DeltaShape,
-        weights: DeltaWeights,
-        state: LayerState,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
         tensors: AttentionTensors,
         results: tuple[torch.Tensor, torch.Tensor],
         order: bool | None,
     ) -> None:
+        shape, weights, state = layer
         assert tensors.num_decode <= self._lanes
         columns = min(_COLUMNS, power_of_two(shape.value_head_dim))
         if order is not None:

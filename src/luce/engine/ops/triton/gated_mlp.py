@@ -8,13 +8,11 @@ import triton.language as tl
 
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
-from luce.engine.ops.triton.rms_norm import FACTOR_WARPS, row_factor, row_factors
+from luce.engine.ops.triton.rms_norm import FACTOR_WARPS, row_factor
 
 _BLOCK = 1024
 _PROGRAMS = 1024
 """Each reads a row of x; where there would be more than this, it does two blocks of the result."""
-_MANY_ROWS = 512
-"""From here on factors are computed once, by a kernel of their own."""
 
 
 @triton.jit
@@ -96,8 +94,6 @@ def normed_silu_and_mul(gate_up: torch.Tensor, x: torch.Tensor, eps: float) -> t
         silu(f * gate) * f * up, [T, F], with f = rsqrt(mean(x^2) + eps); rounded once.
     """
     tokens, width = gate_up.shape
-    if tokens >= _MANY_ROWS:
-        return silu_and_mul(gate_up, row_factors(x, eps))
     size, size_in = width // 2, x.shape[1]
     out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     blocks = 1 + (tokens * triton.cdiv(size, _BLOCK) > _PROGRAMS)

@@ -45,15 +45,7 @@ def _tile(base, mask, first, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 @direct
 @triton.jit
 def _few_rows_kernel(
-    x,
-    weight,
-    bias,
-    residual,
-    norm_weight,
-    out,
-    eps,
-    num_rows,
-    size_out,
+    x, weight, bias, residual, norm_weight, out, eps, num_rows, size_out,
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_NORM: tl.constexpr,
@@ -64,11 +56,10 @@ def _few_rows_kernel(
     BLOCK_OUT: tl.constexpr,
     BLOCK_IN: tl.constexpr,
     AHEAD: tl.constexpr,
-):
+):  # fmt: skip
     """Program: a few rows of the weight against all rows of x, axes [row, out, in].
 
     The first AHEAD tiles of the weight are under way before the kernel's inputs are there.
-    IS_FOLDED: the norm's weight is in that of the product.
     """
     rows = tl.arange(0, ROWS)
     outs = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
@@ -104,7 +95,7 @@ def _few_rows_kernel(
             v = (v.to(tl.float32) * scale[:, :, None]).to(x.dtype.element_ty) * factor
         wide = v.to(tl.float32)
         if IS_FOLDED:
-            # Not with the results: one row is a sixth slower without a pass for the factor.
+            # The norm's weight is in this one. With the results one row is a sixth slower.
             wide *= scale[:, :, None]
         if i < AHEAD:
             w = ahead[i]
@@ -141,13 +132,11 @@ class RowsProducts(Protocol):
     def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
         """residual += x W^T, rounded once."""
 
-    def multiply(
-        self, x: torch.Tensor, weight: torch.Tensor, *, gated: bool, eps: float | None = None
-    ) -> torch.Tensor | None:
-        """x W^T, or silu(gate) * up of it where W is gate | up; None: not here.
+    def gates(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether `gate` is for such matrices, and serves here."""
 
-        With `eps` the product is multiplied by rsqrt(mean(x^2) + eps) of its row.
-        """
+    def gate(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up of x W^T, W being gate | up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +157,6 @@ class DeviceLinear:
         """[T, in] → [T, out]."""
         if x.shape[0] <= FEW_ROWS:
             return self.few_rows(x)
-        product = self.of_rows(x, gated=False)
-        if product is not None:
-            return product
         width = self.weight.shape[0]
         if width % 2 and width <= _MOST_ODD and self.bias is None:
             # A router and its shared expert's gate. Lines of an odd length keep the vendor from its
@@ -183,16 +169,13 @@ class DeviceLinear:
         """silu(gate) * up of a weight that is gate | up: [T, in] → [T, out / 2]."""
         if x.shape[0] <= FEW_ROWS:
             return self.few_rows(x, gated=True)
-        product = self.of_rows(x, gated=True)
-        return silu_and_mul(self(x)) if product is None else product
+        if self.rows is not None and self.gates(x):
+            return self.rows.gate(x, self.weight)
+        return silu_and_mul(self(x))
 
-    def of_rows(
-        self, x: torch.Tensor, *, gated: bool, eps: float | None = None
-    ) -> torch.Tensor | None:
-        """`RowsProducts.multiply`, if there is one for such a product."""
-        if self.rows is None or self.bias is not None:
-            return None
-        return self.rows.multiply(x, self.weight, gated=gated, eps=eps)
+    def gates(self, x: torch.Tensor) -> bool:
+        """Whether `rows` has the gate in its product."""
+        return self.rows is not None and self.bias is None and self.rows.gates(x, self.weight)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """residual + y, in place; rounded once, after the sum."""

@@ -138,7 +138,7 @@ def _by_column(outs, SIZE: tl.constexpr):
 @triton.jit(
     do_not_specialize=["num_pairs", "shared_runs"],
     do_not_specialize_on_alignment=[
-        "loads", "next_ptr", "s_next_ptr", "xq", "s_xq",
+        "loads", "next_ptr", "xq", "s_xq",
         "two_ptr", "high_ptr", "scales_ptr", "blocks_ptr",
         "s_two_ptr", "s_high_ptr", "s_scales_ptr", "s_blocks_ptr",
     ],
@@ -146,7 +146,7 @@ def _by_column(outs, SIZE: tl.constexpr):
 def inner_products(
     xq, s_xq, experts, inner, s_inner, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr,
     s_codes_ptr, s_two_ptr, s_high_ptr, s_scales_ptr, s_blocks_ptr, num_pairs, shared_runs,
-    loads, next_ptr, s_next_ptr,
+    loads, next_ptr,
     CHOSEN: tl.constexpr, SIZE: tl.constexpr, S_SIZE: tl.constexpr, num_groups: tl.constexpr,
     BN: tl.constexpr, BG: tl.constexpr, RUN: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     CODES: tl.constexpr, HIGH: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
@@ -154,14 +154,14 @@ def inner_products(
     S_CODES: tl.constexpr, S_HIGH: tl.constexpr, S_ZERO: tl.constexpr, S_TABLE: tl.constexpr,
     S_SIGNED: tl.constexpr, S_SCALE: tl.constexpr, S_HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
     EXPERTS: tl.constexpr, BLOCK_EXPERTS: tl.constexpr, PAIRED: tl.constexpr,
-    AHEAD: tl.constexpr, S_AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Program (rows of the gate, run of the shared expert's tokens or pair).
 
     Without BLOCK_PAIRS there is one token, whose experts all differ. With BLOCK_EXPERTS, its
     router's logits stand in place of experts, and every program finds its own. AHEAD words of an
-    expert, and S_AHEAD of the shared one, are what the next kernel will read. Results are float32,
-    a row's groups of 32 next to each other column by column: so `quantised_columns` reads them.
+    expert are what the next kernel will read. Results are float32, a row's groups of 32 next to
+    each other column by column: so `quantised_columns` reads them.
     """
     place = tl.program_id(1)
     start = tl.program_id(0) * BN
@@ -178,8 +178,6 @@ def inner_products(
                 rows, num_groups, BN, BG, S_CODES, S_HIGH, S_SCALE,
             )  # fmt: skip
             _wait_for_choice()
-            if S_AHEAD != 0:
-                _ask_ahead(s_next_ptr, S_AHEAD, ASM)
             last = tl.minimum(place * RUN + RUN, num_pairs // CHOSEN)
             for token in range(place * RUN, last):
                 result = _gated_product(

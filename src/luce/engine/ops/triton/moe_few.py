@@ -6,14 +6,11 @@ products take. Formats with a table of values want those in another order, so th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import triton
 
-from luce.engine.ops.cuda.moe_bytes import ByteMixture, MixtureShape
-from luce.engine.ops.cuda.moe_words import WordMixture
-from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import Router, Routing
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.triton import moe_choose
@@ -22,19 +19,15 @@ from luce.engine.ops.triton.moe_decode import inner_products
 from luce.engine.ops.triton.moe_outer import outer_products
 from luce.engine.ops.triton.moe_pick import LEAST_BLOCK, is_paired
 from luce.engine.ops.triton.moe_quant import PlanesOfExperts
-from luce.engine.ops.triton.norm_quantise import PartWords, norm_and_quantise
+from luce.engine.ops.triton.norm_quantise import norm_and_quantise
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two
-from luce.engine.ops.triton.quant_linear import TritonQuantLinear
-from luce.loaders.quant_formats import GROUP
 
 MOST_TOKENS = 16
 """Beyond, tiles of an expert's tokens are faster: 85 us instead of 96 for 20 tokens of 35B-A3B."""
-CHOOSING_TOKENS = 4
+_CHOOSING_TOKENS = 4
 """That the first kernel chooses for, too: its last program does so one by one, which for 16 tokens
 takes 7 us, a kernel of its own 2."""
 _FEW_PAIRS = 64
-_RUN = 8
-"""Columns that the second kernel quantises together for the next product."""
 _THREAD_ROWS = 4
 """Of the gate, and as many of up."""
 
@@ -67,14 +60,6 @@ DEFAULT_TILINGS: FewTilings = (
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """The norm and the product that read a mixture's result first."""
-
-    norm: NormWeight
-    product: TritonQuantLinear
-
-
-@dataclass(frozen=True, slots=True)
 class FewTokens:
     """`ops.moe.FewTokensMixture`.
 
@@ -85,9 +70,6 @@ class FewTokens:
         s_outer: its down.
         arrivals: of `moe_choose.choose`.
         tilings: of the kernels.
-        takes_words: CUDA C++ has up to `CHOOSING_TOKENS`, if the router allows it.
-        takes_bytes: tensor cores have more than `CHOOSING_TOKENS`, if the router allows it.
-        following: reads the result first.
     """
 
     inner: PlanesOfExperts
@@ -96,31 +78,14 @@ class FewTokens:
     s_outer: PlanesOfExperts | None
     arrivals: torch.Tensor
     tilings: FewTilings
-    takes_bytes: bool = False
-    takes_words: bool = False
-    following: Following | None = None
 
     @property
     def most_tokens(self) -> int:
         """Tokens it is for."""
         return MOST_TOKENS
 
-    def followed_by(self, router: Router, norm: NormWeight, product: Linear) -> FewTokens:
-        """See `ops.moe.FewTokensMixture`."""
-        if not isinstance(product, TritonQuantLinear):
-            return self
-        return replace(self, following=Following(norm, product))
-
     def __call__(self, hidden: torch.Tensor, norm: NormWeight, router: Router) -> torch.Tensor:
         """hidden + mixture(norm(hidden)), in place."""
-        if self.takes_bytes and len(hidden) > CHOOSING_TOKENS and _has_bytes(hidden, norm, router):
-            _, logits = moe_choose.words_and_logits(hidden, norm, router, ())
-            self.bytes_of(router).add(hidden, norm, logits, router)
-            return hidden
-        if self.takes_words and len(hidden) <= CHOOSING_TOKENS and _has_bytes(hidden, norm, router):
-            words, logits = moe_choose.words_and_logits(hidden, norm, router, (False,))
-            self.words_of(router.num_experts).add(hidden, words[0], logits, router)
-            return hidden
         orders = self._orders(self.inner, self.s_inner)
         block = 0
         if not moe_choose.takes(router.gate, len(hidden)):
@@ -133,7 +98,7 @@ class FewTokens:
             gate = logits[:, router.num_experts :] if has_gate else None
             chosen = ChosenWords(words, Routing(logits, logits), gate)
             block = power_of_two(router.num_experts, LEAST_BLOCK)
-        elif len(hidden) <= CHOOSING_TOKENS:
+        elif len(hidden) <= _CHOOSING_TOKENS:
             chosen = moe_choose.choose(hidden, norm, router, orders, self.arrivals)
         else:
             words, logits = moe_choose.words_and_logits(hidden, norm, router, orders)
@@ -141,30 +106,6 @@ class FewTokens:
         results = self._inner(chosen, orders, router, block)
         self._outer(hidden, results, chosen, router, block)
         return hidden
-
-    def words_of(self, num_experts: int) -> WordMixture:
-        """The same in CUDA C++, for up to `CHOOSING_TOKENS`."""
-        shared = self.s_inner, self.s_outer
-        theirs = (None if each is None else each.planes for each in shared)
-        return WordMixture(num_experts, self.inner.planes, self.outer.planes, *theirs)
-
-    def bytes_of(self, router: Router) -> ByteMixture:
-        """The same by tensor cores."""
-        shared = self.s_inner
-        shape = MixtureShape(
-            experts=router.num_experts,
-            chosen=router.num_chosen,
-            hidden=self.inner.planes.columns,
-            size=self.outer.planes.columns,
-            shared_size=0 if shared is None else shared.rows // 2,
-        )
-        return ByteMixture(
-            shape,
-            self.inner.planes,
-            self.outer.planes,
-            None if self.s_inner is None else self.s_inner.planes,
-            None if self.s_outer is None else self.s_outer.planes,
-        )
 
     @staticmethod
     def _orders(*stacks: PlanesOfExperts | None) -> tuple[bool, ...]:
@@ -197,14 +138,13 @@ class FewTokens:
         inner_products[(parts, runs + pairs)](
             mine, theirs, routing.experts, inner, s_inner,
             *self.inner.pointers, *(shared or self.inner).pointers, pairs, runs,
-            router.loads, self.outer.planes.codes, (self.s_outer or self.outer).planes.codes,
+            router.loads, self.outer.planes.codes,
             CHOSEN=chosen, SIZE=size, S_SIZE=s_size, num_groups=self.inner.groups,
             BN=tiling.inner_rows, BG=block_groups, RUN=tiling.run, BLOCK_PAIRS=block,
             **self.inner.codings(), **(shared or self.inner).codings("S_"),
             ASM=self.inner.uses_assembly, EXPERTS=router.num_experts,
             BLOCK_EXPERTS=block_experts, PAIRED=is_paired(routing.experts),
             AHEAD=_ahead(self.outer) if tokens == 1 else 0,
-            S_AHEAD=_ahead(self.s_outer) if tokens == 1 and self.s_outer is not None else 0,
             num_warps=_warps(block_groups * max(1, tiling.inner_rows // _THREAD_ROWS)), **LAUNCH,
         )  # fmt: skip
         return inner, s_inner
@@ -233,41 +173,15 @@ class FewTokens:
             s_num_groups=0 if shared is None else shared.groups,
             S_BG=1 if shared is None else power_of_two(shared.groups),
             **self.outer.codings(), **(shared or self.outer).codings("S_"),
-            **self._leaving(hidden, tiling.outer_rows, turns),
             ASM=self.outer.uses_assembly, TURNS=turns, NORM=router.norm_weights,
-            EXPERTS=router.num_experts, BLOCK_EXPERTS=block_experts,
-            PAIRED=is_paired(routing.experts),
+            EXPERTS=router.num_experts, BLOCK=block_experts,
             num_warps=_warps(choices * block), **LAUNCH,
         )  # fmt: skip
-
-    def _leaving(self, hidden: torch.Tensor, length: int, turns: int) -> dict[str, object]:
-        """The second kernel's arguments about what it leaves for the next product."""
-        (tokens, size), following = hidden.shape, self.following
-        order = None if following is None else following.product.order_of_parts(tokens)
-        is_whole = size % GROUP == 0 and size % (length * turns) == 0
-        if following is None or order is None or length != _RUN or not is_whole:
-            return {}
-        words = PartWords.empty((tokens, size, 1), length, following.norm.eps, hidden.device)
-        following.product.leave(hidden, words)
-        return {
-            "next_norm": following.norm.weight,
-            "next_words": words.words,
-            "next_squares": words.squares,
-            "FOLLOWED": True,
-            "NEXT_TABLE": order,
-        }
 
 
 def _ahead(stack: PlanesOfExperts) -> int:
     """Words of an expert's codes."""
     return stack.planes.codes.numel() * stack.rows // stack.planes.rows
-
-
-def _has_bytes(hidden: torch.Tensor, norm: NormWeight, router: Router) -> bool:
-    """Whether tensor cores take such rows."""
-    is_narrow = hidden.dtype == norm.weight.dtype == torch.bfloat16
-    is_aligned = hidden.data_ptr() % 16 == norm.weight.data_ptr() % 16 == 0
-    return is_narrow and is_aligned and moe_choose.takes(router.gate, len(hidden))
 
 
 def _warps(threads: int) -> int:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from luce.engine.device import kernel_refusal
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import ExpertMlp, Router
 from luce.engine.ops.projection import NormWeight
@@ -21,7 +20,7 @@ from luce.engine.ops.triton.moe_few import (
 )
 from luce.engine.ops.triton.moe_quant import PlanesOfExperts, QuantExperts
 from luce.engine.ops.triton.moe_trial import try_mixture
-from luce.engine.ops.triton.probe import TrialError, launch_refusal
+from luce.engine.ops.triton.probe import launch_refusal
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 from luce.loaders.quant_formats import GROUP
 
@@ -30,8 +29,6 @@ _log = logging.getLogger(__name__)
 _MOST_GROUPS = 256
 _MOST_WORDS = 1 << 31
 """Of all experts' codes: the second kernel counts them in 32 bits."""
-_MOST_APART = 2e-2
-"""Of the norm of what is added: rounding to bfloat16 makes 4e-3 of it."""
 TILINGS: FewTilings = DEFAULT_TILINGS
 if torch.version.hip:
     # Off the compiler: more rows of the gate spill on gfx1100.
@@ -46,34 +43,7 @@ def few_tokens(
     reason = few if isinstance(few, str) else _start_refusal(few, router)
     if reason is not None:
         _say(reason)
-    return None if reason is not None or isinstance(few, str) else _with_words(few, router)
-
-
-def _with_words(few: FewTokens, router: Router) -> FewTokens:
-    """With the kernels of CUDA C++ for up to four tokens, if they take it and work."""
-    mixture = few.words_of(router.num_experts)
-    if kernel_refusal(is_hopper=True) or mixture.refusal(router.num_chosen):
-        return few
-    fast = replace(few, takes_words=True)
-    facts = "words", mixture.facts(router)
-    return few if launch_refusal(facts, lambda: _try_words(few, fast, router)) else fast
-
-
-def _try_words(few: FewTokens, fast: FewTokens, router: Router) -> None:
-    """One way against the other, on random rows that count for nobody.
-
-    Raises:
-        TrialError: results differ.
-    """
-    loads, width = torch.zeros_like(router.loads), few.inner.planes.columns
-    uncounted = replace(router, loads=loads)
-    norm = NormWeight(torch.ones(width, dtype=torch.bfloat16, device=loads.device), 1e-6)
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(2, width, generator=generator).to(norm.weight)
-    added = [each(x.clone(), norm, uncounted).float() - x.float() for each in (few, fast)]
-    apart = float((added[1] - added[0]).norm() / added[0].norm())
-    if not apart < _MOST_APART:
-        raise TrialError(f"a mixture of words is {apart:.1e} of its norm off")
+    return None if reason is not None or isinstance(few, str) else few
 
 
 @functools.cache

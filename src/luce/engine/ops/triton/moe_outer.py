@@ -13,21 +13,19 @@ from luce.engine.ops.triton.moe_decode import product_of_groups, rows_from, rows
 from luce.engine.ops.triton.moe_pick import by_place, picked_experts
 from luce.engine.ops.triton.moe_quant import groups_from
 from luce.engine.ops.triton.numeric import sigmoid, wait_for_inputs
-from luce.engine.ops.triton.quant_activations import (
-    for_every_row,
-    quantised_columns,
-    store_run,
-)
+from luce.engine.ops.triton.quant_activations import for_every_row, quantised_columns
 from luce.engine.ops.triton.quant_words import load_scales, scales_from
 
 
 @triton.jit
 def _choices_of(
     experts, weights, token, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr,
-    NORM: tl.constexpr, BLOCK: tl.constexpr, PAIRED: tl.constexpr,
+    NORM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A token's experts and their weights; with BLOCK out of its logits, else where they are."""
     if BLOCK != 0:
+        # Logits of one token begin at a whole word.
+        PAIRED: tl.constexpr = experts.dtype.element_ty.primitive_bitwidth == 16
         found = picked_experts(experts, EXPERTS, CHOSEN, NORM, BLOCK, PAIRED)
     else:
         found = experts + token * CHOSEN, weights + token * CHOSEN
@@ -37,10 +35,10 @@ def _choices_of(
 @triton.jit
 def _lines_of_choices(
     experts, choices, CHOSEN: tl.constexpr, num_rows: tl.constexpr, EACH: tl.constexpr,
-    PICKED: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
     """Where the expert of each column begins among the rows of all; EACH have the same one."""
-    if PICKED:
+    if OWN:
         expert = by_place(experts, choices, CHOSEN)
     else:
         # Past this multiprocessor's own cache: this program may begin before that forgets.
@@ -128,14 +126,14 @@ def _columns_of_choices(
 @triton.jit
 def _words_of_results(
     x, weights, token, first, CHOSEN: tl.constexpr, CHOICES: tl.constexpr,
-    num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr, PICKED: tl.constexpr,
+    num_groups: tl.constexpr, BG: tl.constexpr, TABLE: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """The quantised results of some of a token's choices, then what multiplies their sums."""
     choices, groups, inside = _columns_of_choices(first, CHOSEN, CHOICES, num_groups, BG)
     pairs = token * CHOSEN + choices
     at = x + pairs * (32 * num_groups) + groups
     words = for_every_row(quantised_columns(at, inside, num_groups, TABLE))
-    if PICKED:
+    if OWN:
         share = tl.where(inside, by_place(weights, choices, CHOSEN), 0.0)
     else:
         share = tl.load(weights + choices, mask=inside, other=0.0).to(tl.float32)
@@ -160,14 +158,14 @@ def _words_of_shared(
 @triton.jit
 def _places_of_choices(
     experts, first, CHOSEN: tl.constexpr, CHOICES: tl.constexpr, HIDDEN: tl.constexpr,
-    num_groups: tl.constexpr, BG: tl.constexpr, PICKED: tl.constexpr,
+    num_groups: tl.constexpr, BG: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """`_lines_of_choices` of some of a token's choices, for each word and for each group."""
     choices, _, _ = _columns_of_choices(first, CHOSEN, CHOICES, num_groups, BG)
     words = tl.minimum(first + tl.arange(0, CHOICES * BG * 4) // (BG * 4), CHOSEN - 1)
     return (
-        _lines_of_choices(experts, words, CHOSEN, HIDDEN, BG * 4, PICKED),
-        _lines_of_choices(experts, choices, CHOSEN, HIDDEN, BG, PICKED),
+        _lines_of_choices(experts, words, CHOSEN, HIDDEN, BG * 4, OWN),
+        _lines_of_choices(experts, choices, CHOSEN, HIDDEN, BG, OWN),
     )
 
 
@@ -208,15 +206,11 @@ def outer_products(
     SIGNED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
     S_CODES: tl.constexpr, S_HIGH: tl.constexpr, S_ZERO: tl.constexpr, S_TABLE: tl.constexpr,
     S_SIGNED: tl.constexpr, S_SCALE: tl.constexpr, S_HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
-    TURNS: tl.constexpr, NORM: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_EXPERTS: tl.constexpr,
-    PAIRED: tl.constexpr, next_norm=None, next_words=None, next_squares=None,
-    FOLLOWED: tl.constexpr = False, NEXT_TABLE: tl.constexpr = False,
+    TURNS: tl.constexpr, NORM: tl.constexpr, EXPERTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program (token, TURNS times BN rows of the result): hidden += its experts' weighted sum.
 
-    CHOICES experts are columns of one product; all of them for more turns than one. With
-    BLOCK_EXPERTS, one token's logits stand in place of experts. FOLLOWED leaves the result times
-    the next norm's weight as `PartWords`, too.
+    CHOICES experts are one product, all for more turns; with BLOCK, `experts` are a token's logits.
     """
     token, start = tl.program_id(0), tl.program_id(1) * (BN * TURNS)
     if s_num_groups != 0:
@@ -226,23 +220,19 @@ def outer_products(
             s_num_groups, BN, S_BG, S_CODES, S_HIGH, S_SCALE,
         )  # fmt: skip
     # The choice is known: the kernel ahead let this one begin after it had waited for it.
-    PICKED: tl.constexpr = BLOCK_EXPERTS != 0
-    chosen, shares = _choices_of(
-        experts, weights, token, EXPERTS, CHOSEN, NORM, BLOCK_EXPERTS, PAIRED
-    )
-    places = _places_of_choices(chosen, 0, CHOSEN, CHOICES, HIDDEN, num_groups, BG, PICKED)
+    OWN: tl.constexpr = BLOCK != 0
+    chosen, shares = _choices_of(experts, weights, token, EXPERTS, CHOSEN, NORM, BLOCK)
+    places = _places_of_choices(chosen, 0, CHOSEN, CHOICES, HIDDEN, num_groups, BG, OWN)
     stored = _stored_of_choices(
         places, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, start,
         CHOSEN, CHOICES, HIDDEN, BN, num_groups, BG, CODES, HIGH, SCALE,
     )  # fmt: skip
     wait_for_inputs()
     if CHOICES >= CHOSEN:
-        words = _words_of_results(
-            x, shares, token, 0, CHOSEN, CHOICES, num_groups, BG, TABLE, PICKED
-        )
+        words = _words_of_results(x, shares, token, 0, CHOSEN, CHOICES, num_groups, BG, TABLE, OWN)
     if s_num_groups != 0:
-        gate += token * gate_stride
-        s_words = _words_of_shared(s_x, gate, token, s_num_groups, BN, S_BG, S_TABLE)
+        s_gate = gate + token * gate_stride
+        s_words = _words_of_shared(s_x, s_gate, token, s_num_groups, BN, S_BG, S_TABLE)
     for turn in range(TURNS):
         outs = start + turn * BN + tl.arange(0, BN)
         at = hidden + token * HIDDEN + outs
@@ -259,7 +249,7 @@ def outer_products(
         for first in tl.static_range(0, CHOSEN, CHOICES):
             if first > 0:
                 further = _places_of_choices(
-                    chosen, first, CHOSEN, CHOICES, HIDDEN, num_groups, BG, PICKED
+                    chosen, first, CHOSEN, CHOICES, HIDDEN, num_groups, BG, OWN
                 )
                 stored = _stored_of_choices(
                     further, codes_ptr, two_ptr, high_ptr, scales_ptr, blocks_ptr, start,
@@ -267,7 +257,7 @@ def outer_products(
                 )  # fmt: skip
             if CHOICES < CHOSEN:
                 words = _words_of_results(
-                    x, shares, token, first, CHOSEN, CHOICES, num_groups, BG, TABLE, PICKED
+                    x, shares, token, first, CHOSEN, CHOICES, num_groups, BG, TABLE, OWN
                 )
             _, groups, _ = _columns_of_choices(first, CHOSEN, CHOICES, num_groups, BG)
             value = product_of_groups(
@@ -289,12 +279,4 @@ def outer_products(
                     s_codes_ptr, s_two_ptr, s_high_ptr, s_scales_ptr, s_blocks_ptr, first_row,
                     rows, s_num_groups, BN, S_BG, S_CODES, S_HIGH, S_SCALE,
                 )  # fmt: skip
-        rounded = total.to(hidden.dtype.element_ty)
-        tl.store(at, rounded, mask=outs < HIDDEN)
-        if FOLLOWED:
-            wide, run = rounded.to(tl.float32), start + turn * BN
-            factors = tl.load(next_norm + outs).to(tl.float32)
-            left = next_words + token * ((16 + 64 // BN) * (HIDDEN // 32))
-            store_run(left, wide * factors, run, HIDDEN // 32, BN, NEXT_TABLE)
-            squares = next_squares + token * (HIDDEN // BN) + run // BN
-            tl.store(squares, tl.sum(wide * wide, 0))
+        tl.store(at, total.to(hidden.dtype.element_ty), mask=outs < HIDDEN)

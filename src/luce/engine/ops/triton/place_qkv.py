@@ -41,20 +41,8 @@ def _normed(half, scale, weights, is_value):
 @direct
 @triton.jit
 def _place_kernel(
-    source,
-    packed,
-    query_weight,
-    key_weight,
-    rotary,
-    slots,
-    cache,
-    inputs,
-    eps,
-    input_eps,
-    block_stride,
-    slot_stride,
-    kv_stride,
-    head_stride,
+    source, packed, query_weight, key_weight, rotary, slots, cache, inputs, eps, input_eps,
+    block_stride, slot_stride, kv_stride, head_stride,
     H: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
@@ -68,7 +56,7 @@ def _place_kernel(
     GATED: tl.constexpr,
     SIZE_IN: tl.constexpr,
     BLOCK_IN: tl.constexpr,
-):
+):  # fmt: skip
     """Program (token, run of heads): heads are tiles of two halves that are rotated together.
 
     GATED: each query of `source` is followed by its gate, which is left out of `packed`.

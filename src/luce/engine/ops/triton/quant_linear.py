@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable
 from typing import Protocol
 
 import torch
@@ -16,6 +16,7 @@ from luce.engine.ops.triton.norm_quantise import MOST_GROUPS, PartWords, norm_an
 from luce.engine.ops.triton.numeric import INTERPRETED, LAUNCH, power_of_two
 from luce.engine.ops.triton.probe import launch_refusal
 from luce.engine.ops.triton.quant_activations import quantise_rows
+from luce.engine.ops.triton.quant_part import QuantPart
 from luce.engine.ops.triton.quant_tile import add_partials, dequantise, quant_tile_product
 from luce.engine.ops.triton.quant_tilings import (
     DEFAULT_TILINGS,
@@ -24,8 +25,6 @@ from luce.engine.ops.triton.quant_tilings import (
     VectorTiling,
 )
 from luce.engine.ops.triton.quant_vector import quant_vector
-from luce.engine.ops.triton.quant_words import FormatFlags
-from luce.engine.ops.triton.words_choice import multiplied
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import GROUP
 
@@ -33,31 +32,6 @@ _ADD_BLOCK = 1024
 _QUANTISE_GROUPS = 16
 _ROW_RUN = 64
 _PART_TOKENS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One matrix: its planes, where its rows begin in the output, and its compile-time facts."""
-
-    planes: QuantPlanes
-    start: int
-    pointers: tuple[torch.Tensor, ...]
-    flags: dict[str, int | bool | str]
-
-    @classmethod
-    def of(cls, planes: QuantPlanes, start: int) -> _Part:
-        flags = asdict(FormatFlags.of(planes.format))
-        codes = planes.codes
-        # The same plane twice: once read wide, once word by word, which is decided by the name.
-        # Pointers of planes that are not there are not read.
-        pointers = (
-            codes,
-            codes,
-            codes if planes.high is None else planes.high,
-            planes.scales,
-            planes.scales if planes.blocks is None else planes.blocks,
-        )
-        return cls(planes, start, pointers, flags)
 
 
 class MmaProduct(Protocol):
@@ -108,11 +82,10 @@ class TritonQuantLinear(StoredLinear):
         self._uses_assembly = (
             not INTERPRETED and parts[0].codes.is_cuda and torch.version.hip is None
         )
-        self._parts: list[_Part] = []
-        self._left: tuple[torch.Tensor, PartWords] | None = None
+        self._parts: list[QuantPart] = []
         start = 0
         for planes in parts:
-            self._parts.append(_Part.of(planes, start))
+            self._parts.append(QuantPart.of(planes, start))
             start += planes.rows
 
     @property
@@ -135,9 +108,6 @@ class TritonQuantLinear(StoredLinear):
         Words for `quant_vector`, which programs would else make each for itself, or staged rows.
         """
         tokens, groups = len(x), self._columns // GROUP
-        left, self._left = self._left, None
-        if left is not None and left[0] is x:
-            return self._by_parts(left[1], x.new_empty(tokens, self._rows), None)
         taken = [self._mma is not None and self._mma.takes(p.planes, x) for p in self._parts]
         if self._mma is not None and all(taken):
             rows = self._mma.prepared(x, norm)
@@ -152,47 +122,24 @@ class TritonQuantLinear(StoredLinear):
         _, words = norm_and_quantise(x, norm, orders)
         y = torch.empty(tokens, self._rows, dtype=x.dtype, device=x.device)
         for part in self._parts:
-            self._of_words(part, words[orders.index(part.flags["table"] != 0)], y, None)
+            self._vector(part, x, y, None, words[orders.index(part.flags["table"] != 0)])
         return y
 
+    @property
+    def weight_facts(self) -> tuple[Hashable, ...]:
+        """What its kernels are compiled for."""
+        return self._columns, *(value for part in self._parts for value in part.flags.values())
+
     def order_of_parts(self, tokens: int) -> bool | None:
-        """Of the words of `PartWords` for so many rows, as in `normed`; None: it takes none."""
+        """Of the words that `add_parts` takes for so many rows, as in `normed`; None: none."""
         orders = {part.flags["table"] != 0 for part in self._parts}
         return orders.pop() if len(orders) == 1 and tokens <= _PART_TOKENS else None
 
-    def leave(self, x: torch.Tensor, words: PartWords) -> None:
-        """These are x's, times the weight of the norm that `normed` will be called with."""
-        self._left = x, words
-
     def add_parts(self, residual: torch.Tensor, x: PartWords) -> torch.Tensor:
         """residual + y, in place."""
-        return self._by_parts(x, residual, residual)
-
-    def _by_parts(
-        self, x: PartWords, y: torch.Tensor, residual: torch.Tensor | None
-    ) -> torch.Tensor:
         for part in self._parts:
-            self._of_words(part, x, y, residual)
-        return y
-
-    def _of_words(
-        self,
-        part: _Part,
-        x: torch.Tensor | PartWords,
-        y: torch.Tensor,
-        residual: torch.Tensor | None,
-    ) -> None:
-        parts = x if isinstance(x, PartWords) else None
-        words = x.words if isinstance(x, PartWords) else x
-
-        def usual(out: torch.Tensor) -> None:
-            self._vector(part, out, out, None if residual is None else out, words, parts)
-
-        adds = residual is not None
-        if self._bias is not None or not multiplied(
-            part.planes, x, y, part.start, usual, adds=adds
-        ):
-            usual(y)
+            self._vector(part, residual, residual, residual, x.words, x)
+        return residual
 
     def _run(
         self,
@@ -223,7 +170,7 @@ class TritonQuantLinear(StoredLinear):
     def _has(self, residual: torch.Tensor | None) -> dict[str, bool]:
         return {"HAS_RESIDUAL": residual is not None, "HAS_BIAS": self._bias is not None}
 
-    def _common(self, part: _Part) -> dict[str, int | bool | str]:
+    def _common(self, part: QuantPart) -> dict[str, int | bool | str]:
         flags = part.flags
         return {
             "num_groups": self._columns // GROUP,
@@ -238,7 +185,7 @@ class TritonQuantLinear(StoredLinear):
 
     def _vector(
         self,
-        part: _Part,
+        part: QuantPart,
         x: torch.Tensor,
         y: torch.Tensor,
         residual: torch.Tensor | None,
@@ -251,7 +198,9 @@ class TritonQuantLinear(StoredLinear):
             part.planes.rows <= self._tilings.wide_rows
             and self._columns >= 2 * GROUP * tiling.groups
         ):
-            tiling = VectorTiling(tiling.rows, 2 * tiling.groups, 2 * tiling.warps)
+            # Words take fewer registers and instructions: more programs of them pay.
+            rows = tiling.rows if by_parts is None else tiling.rows // 2
+            tiling = VectorTiling(rows, 2 * tiling.groups, 2 * tiling.warps)
         out = y[:, part.start :]
         is_large = part.planes.rows >= self._tilings.quantise_rows
         if quantised is None and (is_large or tokens >= self._tilings.quantise_from):
@@ -279,7 +228,7 @@ class TritonQuantLinear(StoredLinear):
             **LAUNCH,
         )
 
-    def _quantised(self, x: torch.Tensor, part: _Part) -> torch.Tensor:
+    def _quantised(self, x: torch.Tensor, part: QuantPart) -> torch.Tensor:
         """x as `quant_vector` wants it, made once instead of in every program."""
         tokens, groups = len(x), self._columns // GROUP
         out = torch.empty(tokens, 19, groups, dtype=torch.int32, device=x.device)
@@ -296,7 +245,7 @@ class TritonQuantLinear(StoredLinear):
         return out
 
     def _tile(
-        self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+        self, part: QuantPart, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
     ) -> None:
         tokens, rows, groups = len(x), part.planes.rows, self._columns // GROUP
         tiling = next(t for limit, t in self._tilings.tile.items() if tokens <= limit)
@@ -373,7 +322,7 @@ class TritonQuantLinear(StoredLinear):
         return split
 
     def _vendor(
-        self, part: _Part, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
+        self, part: QuantPart, x: torch.Tensor, y: torch.Tensor, residual: torch.Tensor | None
     ) -> None:
         rows, columns = part.planes.rows, self._columns
         # Whole runs of rows: results of an odd width would take the vendor's slowest kernels.

@@ -130,7 +130,7 @@ def dot_parts(
     SIGNED: tl.constexpr, SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr,
     ASM: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """As `dot_groups`, where x's parts of a group have scales; which are multiplied too."""
+    """As `dot_groups`, where both parts of x's groups have scales; which are multiplied too."""
     scale, scale2, offset, offset2 = scales
     nothing = tl.zeros((BN, BG), dtype=tl.int32)
     values = ()
@@ -142,14 +142,12 @@ def dot_parts(
             total = _dot8(x, codes[w], codes[4 + w], total, w, SIGNED, SHIFTED, ASM)
         values = values + (_total(total, SHIFTED) * x_scale,)  # type: ignore[assignment]  # noqa: RUF005
         sums = sums + (x_sum.to(tl.float32) * x_scale,)  # type: ignore[assignment]  # noqa: RUF005
-    if PARTS == 4:
-        values = values[0] + values[1], values[2] + values[3]
-        sums = sums[0] + sums[1], sums[2] + sums[3]
-    value = scale * values[0] + scale2 * values[1]
+    value = scale * values[0] + scale2 * values[1]  # type: ignore[misc]
+    least = offset * sums[0] + offset2 * sums[1]  # type: ignore[misc]
     if SCALE == "half_offset":
-        value += offset * sums[0] + offset2 * sums[1]
+        value += least
     elif HAS_OFFSET:
-        value -= offset * sums[0] + offset2 * sums[1]
+        value -= least
     return value
 
 
@@ -169,19 +167,15 @@ def _products_of_parts(
     SHIFTED: tl.constexpr, SCALE: tl.constexpr, HAS_OFFSET: tl.constexpr, ASM: tl.constexpr,
     PARTS: tl.constexpr, HEAD_GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Products by groups of a row of `PartWords`, and of a whole row's groups the squares."""
+    """Products by groups of a row of `PartWords`."""
     words: tl.constexpr = 16 + 2 * PARTS
     x = for_every_row(load_quantised(xq_ptr, groups, num_groups, BG, words), words)
     value = dot_parts(
         x, codes, scales, BN, BG, ZERO, SIGNED, SHIFTED, SCALE, HAS_OFFSET, ASM, PARTS
     )
-    inside = tl.minimum(groups, num_groups - 1)
-    if num_groups == HEAD_GROUPS:
-        squares = tl.where(groups < num_groups, _squares_of(squares_ptr, inside, PARTS), 0.0)
-    else:
-        squares = _squares_of(squares_ptr, inside // HEAD_GROUPS, HEAD_GROUPS * PARTS)
-        value = value * tl.rsqrt(squares / (HEAD_GROUPS * 32) + eps)[None, :]
-    return value, squares
+    heads = tl.minimum(groups, num_groups - 1) // HEAD_GROUPS
+    squares = _squares_of(squares_ptr, heads, HEAD_GROUPS * PARTS)
+    return value * tl.rsqrt(squares / (HEAD_GROUPS * 32) + eps)[None, :]
 
 
 @triton.jit
@@ -238,17 +232,14 @@ def quant_vector(
         codes_ptr, two_ptr, high_ptr, first_row, num_groups, CODES, HIGH
     )
     scales_ptr, blocks_ptr = scales_from(scales_ptr, blocks_ptr, first_row, num_groups, SCALE)
-    sums, squares = (), ()
-    nothing, none_seen = tl.zeros((BN, BG), dtype=tl.float32), tl.zeros((BG,), tl.float32)
+    sums = ()
+    nothing = tl.zeros((BN, BG), dtype=tl.float32)
     for _ in tl.static_range(T):
         sums = sums + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
-        squares = squares + (none_seen,)  # type: ignore[assignment]  # noqa: RUF005
-    old = tl.zeros((BN,), tl.float32)
+    old, there = tl.zeros((BN,), tl.float32), row_index < num_rows
     for first_group in range(0, num_groups, BG):
         group_index = first_group + tl.arange(0, BG)
-        groups = group_index
-        if num_groups % BG != 0:
-            groups = tl.minimum(group_index, num_groups - 1)
+        groups = group_index if num_groups % BG == 0 else tl.minimum(group_index, num_groups - 1)
         stored = load_codes(
             codes_ptr, two_ptr, high_ptr, rows, groups, first_group,
             num_groups, BN, BG, CODES, HIGH,
@@ -260,23 +251,19 @@ def quant_vector(
         wait_for_inputs()
         if HAS_RESIDUAL and T == 1:
             # Asked for before it is needed.
-            there = row_index < num_rows
             old = tl.load(residual_ptr + row_index, mask=there, other=0.0).to(tl.float32)
         SHIFTED: tl.constexpr = CODES == 4 and HIGH == 0 and TABLE == 0
         codes = decode_codes(stored, CODES, HIGH, TABLE, ASM, SHIFTED)
         scales = decode_scales(raw, raw_block, raw_top, groups[None, :], SCALE, True)
         updated = ()
-        seen = ()
         for t in tl.static_range(T):
             if HEAD_GROUPS != 0:
-                row_squares = squares_ptr + t * (num_groups * PARTS)
-                value, row_squares = _products_of_parts(
-                    xq_ptr + t * ((16 + 2 * PARTS) * num_groups), row_squares, group_index,
-                    codes, scales, eps, num_groups, BN, BG, ZERO, SIGNED, SHIFTED, SCALE,
-                    HAS_OFFSET, ASM, PARTS, HEAD_GROUPS,
+                value = _products_of_parts(
+                    xq_ptr + t * ((16 + 2 * PARTS) * num_groups),
+                    squares_ptr + t * (num_groups * PARTS), group_index, codes, scales, eps,
+                    num_groups, BN, BG, ZERO, SIGNED, SHIFTED, SCALE, HAS_OFFSET, ASM, PARTS,
+                    HEAD_GROUPS,
                 )  # fmt: skip
-                of_row = squares[t] + row_squares
-                seen = seen + (of_row,)  # type: ignore[assignment]  # noqa: RUF005
             else:
                 value = _products_of_groups(
                     x_ptr + t * x_stride, xq_ptr + t * (19 * num_groups), group_index,
@@ -286,19 +273,12 @@ def quant_vector(
             total = sums[t] + value
             updated = updated + (total,)  # type: ignore[assignment]  # noqa: RUF005
         sums = updated
-        if HEAD_GROUPS != 0:
-            squares = seen
     for t in tl.static_range(T):
-        y = tl.sum(sums[t], axis=1)
-        if num_groups == HEAD_GROUPS:
-            y *= tl.rsqrt(tl.sum(squares[t], 0) / (num_groups * 32) + eps)
-        mask = row_index < num_rows
+        y, at = tl.sum(sums[t], axis=1), t * y_stride + row_index
         if HAS_BIAS:
-            y += tl.load(bias_ptr + row_index, mask=mask, other=0.0).to(tl.float32)
-        if HAS_RESIDUAL:
-            if T == 1:
-                y += old
-            else:
-                at = residual_ptr + t * y_stride + row_index
-                y += tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(y_ptr + t * y_stride + row_index, y.to(y_ptr.dtype.element_ty), mask=mask)
+            y += tl.load(bias_ptr + row_index, mask=there, other=0.0).to(tl.float32)
+        if HAS_RESIDUAL and T == 1:
+            y += old
+        elif HAS_RESIDUAL:
+            y += tl.load(residual_ptr + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=there)

@@ -1,4 +1,4 @@
-"""The text of products of dozens of rows with matrices of few columns, on the host."""
+"""The text of gate and up of dozens of rows and few columns, on the host."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
 from luce.engine.ops.cuda import rows_in, rows_in_trial, rows_products
-from luce.engine.ops.cuda.rows_in import CUTS, GATED_CUTS, Cut
-from luce.engine.ops.cuda.rows_in_trial import Form, by_definition, serves
+from luce.engine.ops.cuda.rows_in import CUTS, Cut
+from luce.engine.ops.cuda.rows_in_trial import by_definition, serves
 from luce.engine.ops.cuda.rows_products import RowsProducts
 from luce.engine.ops.triton import probe
 from luce.engine.ops.triton.linear import DeviceLinear
@@ -19,8 +19,8 @@ from support import cuda_host
 from support.cuda_host import COMPILER, HostDevice
 
 HEADER = Path(cuda_host.__file__).with_name("hopper_emulation.hpp")
-TOLERANCE = 2.5e-3
-"""Of the norm: results, being bfloat16, make 1.7e-3."""
+TOLERANCE = 5e-3
+"""Of the norm: rounding to bfloat16 four times makes 3.9e-3."""
 
 
 def matrix_map(matrix: torch.Tensor, box: tuple[int, ...]) -> torch.Tensor:
@@ -63,40 +63,30 @@ def operands(tokens: int, size: int, columns: int) -> tuple[torch.Tensor, torch.
 @pytest.mark.parametrize(
     ("tokens", "columns", "cut", "backwards"),
     [
-        (13, 256, Cut(64, 32), False),
-        (13, 256, Cut(16, 32), True),
-        (70, 128, Cut(64, 64), True),
-        (130, 640, Cut(128, 96), False),
+        (13, 256, Cut(16, 48), True),
+        (70, 128, Cut(64, 96), False),
+        (130, 640, Cut(128, 96), True),
+        (140, 576, Cut(192, 48), False),
     ],
 )
-@pytest.mark.parametrize(("gated", "eps"), [(False, None), (True, 0.3)])
 def test_against_float64(
-    host: HostDevice,
-    tokens: int,
-    columns: int,
-    cut: Cut,
-    backwards: bool,
-    gated: bool,
-    eps: float | None,
+    host: HostDevice, tokens: int, columns: int, cut: Cut, backwards: bool
 ) -> None:
     host.backwards = backwards
     x, weight = operands(tokens, 208, columns)
-    expected = by_definition(x, weight, gated=gated, eps=eps)
-    found = rows_in.multiply(x, weight, gated=gated, eps=eps, cut=cut)
-    assert (found - expected).norm() / expected.norm() < TOLERANCE * (1 + gated)
+    expected = by_definition(x, weight)
+    assert (rows_in.gate(x, weight, cut) - expected).norm() / expected.norm() < TOLERANCE
 
 
 def test_a_row_does_not_depend_on_the_others(host: HostDevice) -> None:
     x, weight = operands(40, 96, 192)
-    many = rows_in.multiply(x, weight, gated=True)
-    few = rows_in.multiply(x[:9], weight, gated=True)
-    assert torch.equal(many[:9], few)
+    assert torch.equal(rows_in.gate(x, weight)[:9], rows_in.gate(x[:9], weight))
 
 
-@pytest.mark.parametrize("cut", [*CUTS.values(), *GATED_CUTS.values()])
+@pytest.mark.parametrize("cut", CUTS.values())
 def test_a_cut_fits_the_processor(cut: Cut) -> None:
     assert cut.shared_bytes(1024) <= 227 << 10
-    assert cut.stages(1024) == 16, "all of the matrix is on its way before x is there"
+    assert cut.stages(1024) >= 7, "much of the matrix is on its way before x is there"
 
 
 @pytest.mark.parametrize(
@@ -106,39 +96,34 @@ def test_a_cut_fits_the_processor(cut: Cut) -> None:
         (torch.zeros(512, 128).bfloat16().T, "contiguous"),
         (torch.zeros(128, 1088).bfloat16(), "columns"),
         (torch.zeros(128, 96).bfloat16(), "columns"),
-        (torch.zeros(4256, 64).bfloat16(), "4224 results"),
-        (torch.zeros(132, 64).bfloat16(), "multiples of 8"),
+        (torch.zeros(6160, 64).bfloat16(), "6144 rows"),
+        (torch.zeros(136, 64).bfloat16(), "multiples of 16"),
     ],
 )
 def test_other_matrices_are_refused(weight: torch.Tensor, says: str) -> None:
-    assert says in (rows_in.refusal(weight, gated=False) or "")
+    assert says in (rows_in.refusal(weight) or "")
 
 
 def test_those_of_a_small_model_are_not() -> None:
-    assert rows_in.refusal(torch.zeros(4096, 1024).bfloat16(), gated=False) is None
-    assert rows_in.refusal(torch.zeros(6144, 1024).bfloat16(), gated=True) is None
+    assert rows_in.refusal(torch.zeros(6144, 1024).bfloat16()) is None
 
 
 @pytest.mark.parametrize("fault", [None, 1.01])
 def test_the_trial(monkeypatch: pytest.MonkeyPatch, fault: float | None) -> None:
-    def multiply(
-        x: torch.Tensor, weight: torch.Tensor, *, gated: bool, eps: float | None
-    ) -> torch.Tensor:
-        product = by_definition(x, weight, gated=gated, eps=eps)
-        return (product * (fault or 1.0)).bfloat16()
+    def gate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (by_definition(x, weight) * (fault or 1.0)).bfloat16()
 
-    monkeypatch.setattr(rows_in, "multiply", multiply)
+    monkeypatch.setattr(rows_in, "gate", gate)
     monkeypatch.setattr(probe, "_known", {})
     monkeypatch.setattr(probe, "INTERPRETED", False)
-    form = Form(128, gated=True, normed=False)
-    assert serves(form, torch.device("cpu")) is (fault is None)
+    assert serves(128, torch.device("cpu")) is (fault is None)
 
 
 class Recording:
     """`RowsProducts` that notes what it is asked for."""
 
     def __init__(self, answer: torch.Tensor | None) -> None:
-        self.asked: list[tuple[int, bool, float | None]] = []
+        self.asked: list[int] = []
         self._answer = answer
 
     def adds(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -147,45 +132,40 @@ class Recording:
     def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
         raise AssertionError
 
-    def multiply(
-        self, x: torch.Tensor, weight: torch.Tensor, *, gated: bool, eps: float | None = None
-    ) -> torch.Tensor | None:
-        self.asked.append((len(x), gated, eps))
+    def gates(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        return self._answer is not None
+
+    def gate(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(x))
+        assert self._answer is not None
         return self._answer
 
 
-def test_a_linear_leaves_what_is_for_them_to_such_products() -> None:
+def test_a_linear_leaves_gates_to_it() -> None:
     x, weight = operands(6, 32, 64)
-    answer = torch.zeros(6, 32)
+    answer = torch.zeros(6, 16)
     products = Recording(answer)
-    linear = DeviceLinear(weight, None, products)
-    assert linear(x) is answer
-    assert linear.gated(x) is answer
-    assert products.asked == [(6, False, None), (6, True, None)]
-    assert torch.equal(DeviceLinear(weight, None, Recording(None))(x), x @ weight.T)
-    biased = DeviceLinear(weight, weight[:, 0].contiguous(), products)
-    assert biased.of_rows(x, gated=False) is None
-    assert len(products.asked) == 2
+    assert DeviceLinear(weight, None, products).gated(x) is answer
+    assert products.asked == [6]
+    assert not DeviceLinear(weight, None, Recording(None)).gates(x)
+    assert not DeviceLinear(weight, weight[:, 0], products).gates(x)
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "gated", "is_for"),
-    [(5, 64, False, True), (64, 64, True, True), (4, 64, False, False), (65, 64, True, False),
-     (8, 96, False, False)],
-)  # fmt: skip
-def test_what_they_are_for(
-    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, gated: bool, is_for: bool
+    ("rows", "columns", "is_for"),
+    [(5, 64, True), (256, 64, True), (4, 64, False), (257, 64, False), (8, 96, False)],
+)
+def test_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, is_for: bool
 ) -> None:
-    tried: list[Form] = []
+    tried: list[int] = []
 
-    def serves(form: Form, device: torch.device) -> bool:
-        tried.append(form)
+    def serves(columns: int, device: torch.device) -> bool:
+        tried.append(columns)
         return True
 
     monkeypatch.setattr(rows_products, "serves", lambda: True)
     monkeypatch.setattr(rows_in_trial, "serves", serves)
-    monkeypatch.setattr(rows_in, "multiply", lambda x, *_, **__: x)
     x, weight = operands(rows, 64, columns)
-    found = RowsProducts().multiply(x, weight, gated=gated, eps=0.1)
-    assert (found is x) is is_for
-    assert tried == [Form(columns, gated=gated, normed=True)] * is_for
+    assert RowsProducts().gates(x, weight) is is_for
+    assert tried == [columns] * is_for

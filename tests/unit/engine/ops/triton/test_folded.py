@@ -12,11 +12,11 @@ from luce.engine.ops.ref import pointwise as ref
 from luce.engine.ops.ref.linear import PlainLinear
 from luce.engine.ops.ref.projection import StepwiseGatedProduct, StepwiseProduct
 from luce.engine.ops.ref.qkv import PlacedProduct, StepwisePlaceQkv
-from luce.engine.ops.triton import gated_mlp
-from luce.engine.ops.triton.folded import folded_products
+from luce.engine.ops.triton import folded, gated_mlp
 from luce.engine.ops.triton.linear import FEW_ROWS, DeviceLinear
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
 from luce.engine.ops.triton.projection import FusedProduct
+from luce.engine.ops.triton.rms_norm import row_factors
 
 DTYPES = [torch.float32, torch.float16]
 if torch.cuda.is_available():  # Triton's interpreter rounds it otherwise.
@@ -34,10 +34,10 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def folded() -> FoldedProducts:
-    products = folded_products(FusedPlaceQkv(interleaved=False))
-    assert products is not None
-    return products
+def products() -> FoldedProducts:
+    found = folded.folded_products(FusedPlaceQkv(interleaved=False))
+    assert found is not None
+    return found
 
 
 class Case:
@@ -68,7 +68,7 @@ class Case:
         return PlainLinear(self.weight.double(), None)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [1, 3, FEW_ROWS + 1])
 @pytest.mark.parametrize(
     ("size", "out", "programs", "many"),
@@ -86,19 +86,20 @@ def test_gated_product(
     many: int,
 ) -> None:
     monkeypatch.setattr(gated_mlp, "_PROGRAMS", programs)
-    monkeypatch.setattr(gated_mlp, "_MANY_ROWS", many)
+    monkeypatch.setattr(folded, "_MANY_ROWS", many)
+    monkeypatch.setattr(folded, "_LARGE_BYTES", 0)
     monkeypatch.setattr("luce.engine.ops.triton.linear._BLOCK_OUT", 128)
     case = Case((rows, size, out), device, dtype)
     stepwise = StepwiseGatedProduct(ref.rms_norm, ref.silu_and_mul)
     expected = stepwise(case.x.double(), case.wide_norm, case.wide)
     usual = FusedProduct(stepwise, gated=True)(case.x, case.norm, case.plain)
-    found = folded().gated(case.x, case.norm, case.folded)
+    found = products().gated(case.x, case.norm, case.folded)
     assert found.dtype == dtype
     assert error(found, expected) < min(BOUNDS[dtype], 1.5 * error(usual, expected) + 1e-7)
 
 
 @pytest.mark.parametrize("has_norms", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [2, FEW_ROWS + 1])
 def test_qkv(device: torch.device, dtype: torch.dtype, rows: int, has_norms: bool) -> None:
     case = Case((rows, 600, WIDTH), device, dtype)
@@ -118,7 +119,9 @@ def test_qkv(device: torch.device, dtype: torch.dtype, rows: int, has_norms: boo
     expected = PlacedProduct(StepwiseProduct(ref.rms_norm), plain)(
         case.x.double(), case.wide_norm, case.wide, Placing(SHAPE, wide_norms, places, wide_cache)
     )
-    found = folded().qkv(case.x, case.norm, case.folded, Placing(SHAPE, norms, places, found_cache))
+    found = products().qkv(
+        case.x, case.norm, case.folded, Placing(SHAPE, norms, places, found_cache)
+    )
     num_q = SHAPE.num_heads * SHAPE.head_dim
     assert error(found[:, :num_q], expected[:, :num_q]) < BOUNDS[dtype]
     assert error(found_cache, wide_cache) < BOUNDS[dtype]
@@ -132,7 +135,7 @@ def test_a_row_does_not_depend_on_others(
     product = case.folded(case.x)
     alone = gated_mlp.normed_silu_and_mul(product[7:8], case.x[7:8], 1e-5)
     monkeypatch.setattr(gated_mlp, "_PROGRAMS", 8)
-    for many in (512, 9):
-        monkeypatch.setattr(gated_mlp, "_MANY_ROWS", many)
-        together = gated_mlp.normed_silu_and_mul(product, case.x, 1e-5)
-        assert torch.equal(together[7:8], alone)
+    together = gated_mlp.normed_silu_and_mul(product, case.x, 1e-5)
+    assert torch.equal(together[7:8], alone)
+    apart = gated_mlp.silu_and_mul(product, row_factors(case.x, 1e-5))
+    assert torch.equal(apart[7:8], alone)

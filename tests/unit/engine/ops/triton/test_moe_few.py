@@ -245,28 +245,6 @@ def test_a_mixture_that_chooses_itself(device: torch.device) -> None:
     assert router.loads.sum() == 2 * CHOSEN
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "IQ4_NL"])
-def test_a_result_as_the_next_product_wants_it(device: torch.device, kind: str) -> None:
-    """Against the norm and the product of the same rows; once, and of those rows alone."""
-    case = case_of(device, ("Q8_0", "Q8_0"), (32, 64), ("Q8_0", "Q8_0", 32))
-    few = replace(case.few, tilings=(replace(SMALL, outer_rows=8), replace(SMALL, outer_rows=8)))
-    norm = NormWeight((1 + 0.2 * noise(64, seed=3)).to(device), EPS)
-    product = TritonQuantLinear([planes_of(kind, 40, 64, device, seed=4)[0]], None)
-    router = router_of(DeviceLinear(noise(NUM_EXPERTS + 1, 64, seed=8).to(device), None), device)
-    followed = few.followed_by(router, norm, product)
-    hidden = noise(2, 64, seed=6).to(device)
-    for rows in (hidden[:1], hidden):
-        result = followed(rows.clone(), case.norm, router)
-        found = product.normed(result, norm)
-        expected = product.normed(result, norm)
-        assert found is not None
-        assert not torch.equal(found, expected), "what was left is taken once"
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-        followed(rows.clone(), case.norm, router)
-        assert torch.equal(product.normed(result.clone(), norm), expected)
-    assert few.followed_by(router, norm, Says(hidden)) is few
-
-
 def test_a_token_chooses_alike_among_few_and_many(device: torch.device) -> None:
     """In the kernel of the logits or in one of its own; experts that are as likely included."""
     case = case_of(device, ("Q8_0", "Q8_0"), (32, 32), ("Q8_0", "Q8_0", 32))
