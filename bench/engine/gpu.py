@@ -131,22 +131,7 @@ class Streams:
 
     def decode(self, rows: int, context: int, steps: int) -> float:
         """Seconds a step, as the worker's loop goes: one step under way behind the running one."""
-        tables = [self._table(row, context + steps + 2) for row in range(rows)]
-        block_tokens = self.engine.resolved.block_tokens
-        plans = [
-            tuple(
-                ScheduledSequence(
-                    row,
-                    context + step,
-                    (),
-                    tables[row][: (context + step) // block_tokens + 1],
-                    sample=True,
-                    output_index=1 + step,
-                )
-                for row in range(rows)
-            )
-            for step in range(steps)
-        ]
+        plans = [self._decoders(rows, context, step) for step in range(steps)]
         under_way: deque[PendingStep] = deque()
         marks: list[float] = []
         for items in plans:
@@ -156,6 +141,23 @@ class Streams:
                 marks.append(time.perf_counter())
         under_way.popleft().result()
         return (marks[-1] - marks[2]) / (len(marks) - 3)
+
+    def decode_once(self, rows: int, context: int) -> None:
+        """A single step, until its result is there."""
+        self._launch((), self._decoders(rows, context, 0)).result()
+
+    def _decoders(self, rows: int, context: int, step: int) -> tuple[ScheduledSequence, ...]:
+        return tuple(
+            ScheduledSequence(
+                row,
+                context + step,
+                (),
+                self._table(row, context + step + 1),
+                sample=True,
+                output_index=1 + step,
+            )
+            for row in range(rows)
+        )
 
 
 def matrix_elements(size: str) -> int:

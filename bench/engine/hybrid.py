@@ -4,7 +4,7 @@
 
 "35B-A3B/8" has eight layers of that model, which is built in a fifth of the time.
 The floor of a decode step is what it must move: matrices once, keys and values of the contexts,
-each sequence's states read and written, and of experts as many as tokens that choose evenly hit.
+each sequence's states read and written, and the experts that tokens of a step did choose.
 """
 
 from __future__ import annotations
@@ -42,6 +42,17 @@ def experts_hit(hparams: HParams, rows: int) -> float:
         return 0.0
     missed = (1 - experts.num_per_token / experts.num_experts) ** rows
     return experts.num_experts * (1 - missed)
+
+
+def experts_chosen(streams: Streams, rows: int, context: int) -> float:
+    """Experts of a layer that a step's tokens did choose, the mean of all layers."""
+    before = streams.engine.expert_loads()
+    if before is None:
+        return 0.0
+    streams.decode_once(rows, context)
+    after = streams.engine.expert_loads()
+    assert after is not None
+    return float((after > before).sum(axis=1).mean())
 
 
 def prefill_flops(hparams: HParams, step_elements: int, tokens: int) -> float:
@@ -123,9 +134,13 @@ def measure_decode(
     streams.prefill(list(range(count)), context, CHUNK)
     seconds = min(streams.decode(count, context, _STEPS) for _ in range(2))
     per_row = (context + _STEPS // 2) * kv_bytes + 2 * state.bytes_per_slot
-    experts = parameters.expert_bytes * experts_hit(hparams, count)
+    chosen = experts_chosen(streams, count, context)
+    experts = parameters.expert_bytes * chosen
     floor = (parameters.step_bytes + experts + count * per_row) / plan.copy
     show(f"decode {case} batch {count} context {context}", count / seconds, seconds, floor)
+    if chosen:
+        even = experts_hit(hparams, count)
+        print(f"    experts of a layer: {chosen:.0f} chosen, {even:.0f} if all were as likely")
     if plan.profile:
         breakdown(f"batch {count}", 8, partial(streams.decode, count, context, 8))
     if plan.timeline:

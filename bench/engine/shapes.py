@@ -16,6 +16,7 @@ from luce.engine.options import EngineOptions
 from luce.engine.quant_planes import QuantPlanes, empty_planes, repack
 from luce.kv.spec import blocks_for
 from luce.loaders.fp8_names import BLOCK
+from luce.loaders.ggml_types import TYPES_BY_NAME
 from luce.loaders.hparams import HParams
 from luce.sizing.model_sizes import Sizing
 from luce.testing.quant_blocks import random_blocks
@@ -135,6 +136,10 @@ class RandomParameters:
         return None
 
 
+_MIDDLES = {"Q4_K": 7.5, "Q5_K": 15.5}
+"""The mean code of types whose blocks begin with a scale and an offset's scale."""
+
+
 class QuantisedParameters(RandomParameters):
     """The same with matrices of random blocks of a type; the output matrix is Q6_K beside Q4_K."""
 
@@ -157,8 +162,16 @@ class QuantisedParameters(RandomParameters):
         for start in range(0, rows, step):
             count = min(step, rows - start)
             raw = random_blocks(kind, count, columns, self._generator)
+            _centre(kind, raw)
             planes.fill(start, repack(kind, raw, count, columns))
         return planes
+
+
+def _centre(kind: str, raw: torch.Tensor) -> None:
+    """Have a mean of zero: else all rows of a batch grow alike, and choose the same experts."""
+    if kind in _MIDDLES:
+        halves = raw.view(torch.float16).view(-1, TYPES_BY_NAME[kind].block_bytes // 2)
+        halves[:, 1] = halves[:, 0] * _MIDDLES[kind]
 
 
 def _is_fp8(part: tuple[str, tuple[int, int]]) -> bool:

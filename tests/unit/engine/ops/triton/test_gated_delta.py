@@ -13,6 +13,9 @@ from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, St
 from luce.engine.ops.triton import gated_delta as gated_delta_module
 from luce.engine.ops.triton import gated_delta_step, probe
 from luce.engine.ops.triton.gated_delta import DeviceGatedDelta
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.engine.quant_planes import repack
+from luce.testing.quant_blocks import random_blocks
 
 SHAPE = DeltaShape(2, 4, 16, 24, 4, is_tiled=False)
 POISON = 1e4
@@ -268,3 +271,25 @@ def test_a_row_does_not_depend_on_the_others(device: torch.device, lens: list[in
     assert torch.equal(found[1 : 1 + lens[0]], expected)
     assert torch.equal(among.recurrent[1], alone.recurrent[1])
     assert torch.equal(among.conv[1], alone.conv[1])
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "IQ4_NL", "Q6_K"])
+def test_results_as_the_product_behind_wants_them(device: torch.device, kind: str) -> None:
+    """Two single tokens, by words and by the numbers; each alone has the same bits."""
+    shape = replace(SHAPE, key_head_dim=32, value_head_dim=64, is_tiled=True)
+    raw = random_blocks(kind, 8, 256, torch.Generator().manual_seed(1))
+    output = TritonQuantLinear([repack(kind, raw.to(device), 8, 256)], None)
+    weights = weights_of(shape, device, torch.float32)
+    projected, op = noise(2, shape.projected_size, seed=7).to(device), DeviceGatedDelta(5, device)
+    ours, theirs, alone = (state_of(shape, device, torch.float32) for _ in range(3))
+    batch, hidden = batch_of([1, 3], [1, 1], device), noise(2, 8, seed=8).to(device)
+    expected = output.add_to(hidden.clone(), op(projected, shape, weights, theirs, batch))
+    layer = shape, weights
+    found = op.add_product(hidden.clone(), projected, layer, (ours, batch), output)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(ours.conv, theirs.conv)
+    torch.testing.assert_close(ours.recurrent, theirs.recurrent)
+    assert not op._one_token.arrivals.any()
+    one = batch_of([3], [1], device)
+    last = op.add_product(hidden[1:].clone(), projected[1:], layer, (alone, one), output)
+    assert torch.equal(last, found[1:])
