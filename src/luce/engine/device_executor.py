@@ -37,12 +37,14 @@ from luce.engine.sampling.masks import TokenMasks
 from luce.kv.spec import NULL_BLOCK, blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
-from luce.sizing.steps import GRAPH_BYTES, padded_sizes
+from luce.sizing.steps import GRAPH_BYTES, SHORT_PROMPT, padded_sizes, prompt_sizes
 
 log = logging.getLogger(__name__)
 
 GRAPH_STAGE = "graphs"
 
+_FEW_TOKENS = 13
+"""Of the least prompt that is tried: kernels of few rows are not those of dozens."""
 _TRIAL_TOKENS = 128
 """Of a prompt whose launches are timed: too many for the kernels of few."""
 
@@ -202,8 +204,16 @@ class DeviceExecutor:
     # --- before serving ---------------------------------------------------------------------
 
     def warm_up(self, chunk: int) -> None:
-        """Run the largest steps once, into the null block: kernels are built, memory is taken."""
-        for items in _largest_steps(self._resolved, chunk):
+        """Run the largest steps once, into the null block: kernels are built, memory is taken.
+
+        And short prompts, whose kernels are tried as they are met: better now than while serving.
+        """
+        most = min(chunk, self._resolved.max_ctx)
+        few = (
+            (_prompt(0, min(each, most), self._resolved.block_tokens),)
+            for each in (_FEW_TOKENS, SHORT_PROMPT)
+        )
+        for items in (*_largest_steps(self._resolved, chunk), *few):
             self._start_harmless(items)
             self._run(items, NO_EXTRAS)()
 
@@ -256,7 +266,8 @@ class DeviceExecutor:
             except RuntimeError as error:
                 log.warning("steps with prompts cannot be captured", extra={"reason": str(error)})
             else:
-                num_steps += len(self._mixed_shapes(chunk))
+                # All that the executor which serves may find worth it, by timings of its own.
+                num_steps += len(prompt_sizes(self._resolved.max_rows, chunk))
         return num_steps * GRAPH_BYTES
 
     def _mixed_shapes(self, chunk: int) -> tuple[StepShape, ...]:
@@ -274,12 +285,12 @@ class DeviceExecutor:
 
     def _device_seconds(self, captured: _CapturedStep) -> float:
         """What a step takes the device, of padding alone."""
-        seconds = 0.0
-        for _ in range(2):
+        best = float("inf")
+        for _ in range(3):
             began = time.perf_counter()
             self._finish(captured, self._lanes[:1], NO_EXTRAS)()
-            seconds = time.perf_counter() - began
-        return seconds
+            best = min(best, time.perf_counter() - began)
+        return best
 
     def _launch_seconds(self, chunk: int) -> float:
         """What the host needs to launch a step with a prompt kernel by kernel."""

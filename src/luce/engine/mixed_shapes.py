@@ -11,15 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from luce.engine.device_inputs import StepShape
+from luce.sizing.steps import SHORT_PROMPT, prompt_sizes
 
-_SHORT_TOKENS = 64
-_SHORT_LANES, _LONG_LANES = (16, 64), (64, 128)
-"""Fewer than all rows. 4,096 tokens behind 128 rows take a device as long as behind 64; behind 256
-a tenth longer."""
-_MOST_TOKENS = 4096
-"""A longer chunk takes any device longer than its launches take the host."""
-_BETWEEN = tuple(_SHORT_TOKENS << power for power in range(1, 6))
-"""Prompt tokens of the shapes that are captured for quick devices alone."""
 _FEW_CHUNKS, _MOST_CHUNKS = 8, 16
 """Where there are more prompts, they do not all get in: kernels start programs for each prompt as
 if it were the whole chunk, and most of them leave at once. Those of recurrent layers are many."""
@@ -34,9 +27,6 @@ def mixed_shapes(
 ) -> tuple[StepShape, ...]:
     """Shapes of captured steps with prompts, the smallest first.
 
-    Prompts alone have shapes of their own: lanes of padding take attention as long as 2 % of a
-    chunk, and 64 tokens are few enough for kernels that take no more.
-
     Args:
         max_rows: rows.
         chunk: most prompt tokens of a step.
@@ -44,19 +34,14 @@ def mixed_shapes(
         has_states: the model has recurrent layers.
     """
     most_chunks = _FEW_CHUNKS if has_states else _MOST_CHUNKS
-    chunk = min(chunk, _MOST_TOKENS)
-    short = min(chunk, _SHORT_TOKENS)
-
-    def of(tokens: int, lanes: tuple[int, ...], chunks: int) -> list[StepShape]:
-        counts = sorted({0, max_rows, *(each for each in lanes if each < max_rows)})
-        return [_shape(max_rows, each, tokens, chunks) for each in counts]
-
-    shapes = of(short, _SHORT_LANES, _FEW_CHUNKS)
-    for tokens in _BETWEEN:
-        between = of(tokens, _LONG_LANES[:1], most_chunks) if tokens < chunk else ()
-        shapes += [shape for shape in between if shape.lines <= quick_lines]
-    if short < chunk:
-        shapes += of(chunk, _LONG_LANES, most_chunks)
+    sizes = prompt_sizes(max_rows, chunk)
+    ends = (sizes[0][0], sizes[-1][0]) if sizes else ()
+    shapes = []
+    for tokens, lanes in sizes:
+        chunks = _FEW_CHUNKS if tokens <= SHORT_PROMPT else most_chunks
+        shape = _shape(max_rows, lanes, tokens, chunks)
+        if tokens in ends or shape.lines <= quick_lines:
+            shapes.append(shape)
     return tuple(shapes)
 
 

@@ -62,7 +62,7 @@ class PinnedSlots:
             self._try(device)
         except (RuntimeError, TypeError, AttributeError) as error:
             self._slots = []
-            _log.warning("kernels do not copy pinned memory: %s", error)
+            _log.warning("kernels do not copy pinned memory", extra={"reason": str(error)})
 
     def send(self, values: npt.NDArray[np.int32], target: torch.Tensor) -> None:
         """Put contiguous i32 numbers into a tensor of as many, in the stream's order."""

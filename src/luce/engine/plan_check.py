@@ -137,7 +137,7 @@ def _limits(token_ids: tuple[int, ...]) -> tuple[int, int]:
     """The least and the largest; -1 of none, or beyond any vocabulary, or of what is no integer."""
     if not token_ids:
         return -1, -1
-    if len(token_ids) < _MANY:
+    if len(token_ids) < _MANY and all(type(each) is int for each in token_ids):
         return min(token_ids), max(token_ids)
     try:
         ids = packed_ids(token_ids)

@@ -181,9 +181,15 @@ def _sized(geometry: ModelGeometry, request: PlanRequest, spec: LoadSpec) -> Siz
     if request.is_on_cpu:
         return sizing
     # Steps take more on a GPU than the scratch memory that the pool was fitted beside.
-    steps = device_step_bytes(sizing.scratch_bytes, spec.max_concurrency)
+    steps = _step_bytes(sizing, spec)
     room = replace(room, free_bytes=room.free_bytes - steps + sizing.scratch_bytes)
     return size_model(spec, geometry, room)
+
+
+def _step_bytes(sizing: Sizing, spec: LoadSpec) -> int:
+    """Of a GPU. What takes turns on it captures no prompts."""
+    chunk = 0 if spec.takes_turns else spec.chunk
+    return device_step_bytes(sizing.scratch_bytes, spec.max_concurrency, chunk)
 
 
 def _room(request: PlanRequest) -> int:
@@ -199,7 +205,7 @@ def _needed(sizing: Sizing, request: PlanRequest) -> int:
 def _device_plan(sizing: Sizing, request: PlanRequest) -> DevicePlan:
     compute = sizing.scratch_bytes
     if not request.is_on_cpu:
-        compute = device_step_bytes(compute, request.spec.max_concurrency)
+        compute = _step_bytes(sizing, request.spec)
     return DevicePlan(
         weights_bytes=sizing.weights_bytes,
         kv_bytes=sizing.kv_bytes,

@@ -10,13 +10,18 @@ _FIXED_SCRATCH_BYTES = 64 * _MIB
 
 GRAPH_BYTES = 16 * _MIB
 """The driver's own memory for the kernels of one captured step."""
-PROMPT_GRAPHS = 23
-"""Most captured steps with prompts."""
 STEP_MARGIN_BYTES = 512 * _MIB
 """Vendor libraries' workspaces, and fragmentation."""
 
 _DENSE_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _SIZE_STEP = 32
+
+SHORT_PROMPT, LONGEST_PROMPT = 64, 4096
+"""Prompt tokens of the least captured steps that have any, and the most of any of them: a longer
+chunk takes any device longer than its launches take the host."""
+_SHORT_LANES, _BETWEEN_LANES, _LONG_LANES = (16, 64), (64,), (64, 128)
+"""Fewer than all rows. 4,096 tokens behind 128 rows take a device as long as behind 64; behind 256
+a tenth longer."""
 
 
 def padded_sizes(max_rows: int) -> tuple[int, ...]:
@@ -24,6 +29,33 @@ def padded_sizes(max_rows: int) -> tuple[int, ...]:
     sizes = [size for size in _DENSE_SIZES if size < max_rows]
     sizes += range(_DENSE_SIZES[-1] + _SIZE_STEP, max_rows, _SIZE_STEP)
     return (*sizes, max_rows)
+
+
+def prompt_sizes(max_rows: int, chunk: int) -> tuple[tuple[int, int], ...]:
+    """Prompt tokens, and decode lanes before them, of all captured steps with prompts that there
+    may be, the smallest first; those between the least and the largest are for quick devices.
+
+    Prompts alone have sizes of their own: lanes of padding take attention as long as 2 % of a
+    chunk does.
+
+    Args:
+        max_rows: lanes of the largest decode step.
+        chunk: most prompt tokens of a step; 0: there are to be none.
+    """
+    if not chunk:
+        return ()
+    chunk = min(chunk, LONGEST_PROMPT)
+    short = min(chunk, SHORT_PROMPT)
+    between = tuple(short << power for power in range(1, 7) if short << power < chunk)
+    kinds = [((short,), _SHORT_LANES), (between, _BETWEEN_LANES)]
+    if short < chunk:
+        kinds.append(((chunk,), _LONG_LANES))
+    return tuple(
+        (tokens, lanes)
+        for sizes, few in kinds
+        for tokens in sizes
+        for lanes in sorted({0, max_rows, *(each for each in few if each < max_rows)})
+    )
 
 
 def scratch_bytes(hparams: HParams, chunk: int, max_rows: int, element_bytes: int) -> int:
@@ -36,14 +68,15 @@ def scratch_bytes(hparams: HParams, chunk: int, max_rows: int, element_bytes: in
     )
 
 
-def device_step_bytes(scratch: int, max_rows: int) -> int:
+def device_step_bytes(scratch: int, max_rows: int, captured_chunk: int) -> int:
     """Steps on a GPU, before they are measured there: an upper bound.
 
     Args:
         scratch: of the largest step, which the captured steps share as one pool beside it.
         max_rows: lanes of the largest captured step.
+        captured_chunk: most prompt tokens of one; 0: none of them has any.
     """
-    num_graphs = len(padded_sizes(max_rows)) + PROMPT_GRAPHS
+    num_graphs = len(padded_sizes(max_rows)) + len(prompt_sizes(max_rows, captured_chunk))
     return 2 * scratch + num_graphs * GRAPH_BYTES + STEP_MARGIN_BYTES
 
 
@@ -57,8 +90,8 @@ def kept_step_bytes(hparams: HParams, max_rows: int, element_bytes: int) -> int:
         element_bytes: of the type it computes in.
     """
     sizes = padded_sizes(max_rows)
-    # As the model computes them, and adjusted ones of 4 bytes; rows keep counts of tokens.
-    lines = max_rows * (element_bytes + 4 + 4) * hparams.vocab_size
+    # As the model computes them, and adjusted ones of 4 bytes.
+    lines = max_rows * (element_bytes + 4) * hparams.vocab_size
     tokens = max_rows * _token_elements(hparams) * element_bytes
     return len(sizes) * GRAPH_BYTES + lines + tokens + _FIXED_SCRATCH_BYTES
 

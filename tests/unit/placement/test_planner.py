@@ -79,7 +79,10 @@ def test_a_gpu_plan_bounds_steps_and_counts_the_context(folder: Path) -> None:
     found = plan(folder, GPU, kv_pool_tokens=1024)
     parts = found.devices["GPU-1"]
     assert parts.weights_bytes == sum(tensor.nbytes for tensor in _metas())
-    assert parts.compute_bytes == device_step_bytes(scratch_bytes(SMALL, 512, 4, 2), 4)
+    scratch = scratch_bytes(SMALL, 512, 4, 2)
+    assert parts.compute_bytes == device_step_bytes(scratch, 4, 512)
+    turns = plan(folder, GPU, kv_pool_tokens=1024, takes_turns=True).devices["GPU-1"]
+    assert turns.compute_bytes == device_step_bytes(scratch, 4, 0) < parts.compute_bytes
     assert parts.overhead_bytes == CONTEXT_BYTES
     assert found.host.total_bytes == DEVICE_PROCESS_BYTES
     assert found.bytes_on("cuda:0") == 0  # a plan knows UUIDs alone

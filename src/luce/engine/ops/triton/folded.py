@@ -46,7 +46,7 @@ def _gated(x: torch.Tensor, norm: NormWeight, linear: Linear) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _FoldedQkv:
-    """`ops.qkv.ProjectQkv`; the norm's own weight is 1."""
+    """`ops.projection.ProjectQkv`; the norm's own weight is 1."""
 
     place: FusedPlaceQkv
 

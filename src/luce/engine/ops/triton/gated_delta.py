@@ -148,7 +148,7 @@ class DeviceGatedDelta:
         states: tuple[LayerState, StateBatch],
         output: Linear,
     ) -> torch.Tensor:
-        """See `ops.gated_delta.AddGatedDelta`: of a few single tokens, words go between both."""
+        """See `ops.gated_delta.AddsProduct`: of a few single tokens, words go between both."""
         (shape, parameters), (state, batch) = weights, states
         tensors, order = batch.tensors, None
         if isinstance(output, TritonQuantLinear) and leaves_words(shape):

@@ -8,7 +8,7 @@ import pytest
 from luce.engine.device_inputs import StepShape, step_numbers
 from luce.engine.mixed_shapes import fitting, mixed_shapes
 from luce.scheduler.plan import ScheduledSequence
-from luce.sizing.steps import PROMPT_GRAPHS
+from luce.sizing.steps import prompt_sizes
 
 P, PADDING_ROW = 4, 9
 ITEMS = (
@@ -99,7 +99,7 @@ def test_shapes(rows: int, chunk: int, expected: list[tuple[int, ...]]) -> None:
     found = mixed_shapes(rows, chunk)
     assert [(each.decode, each.chunks, each.tokens, each.sampled) for each in found] == expected
     assert all(each.longest == each.tokens for each in found)
-    assert len(found) <= PROMPT_GRAPHS
+    assert len(found) <= len(prompt_sizes(rows, chunk))
 
 
 def test_longer_chunks_have_the_shapes_of_the_longest_that_is_captured() -> None:
@@ -111,7 +111,7 @@ def test_a_quick_device_has_sizes_between() -> None:
     between = [(each.decode, each.tokens) for each in quick if each not in usual]
     assert between == [(0, 128), (64, 128), (256, 128), (0, 256), (64, 256), (256, 256), (0, 512)]
     assert [each for each in quick if each in usual] == list(usual)
-    assert len(mixed_shapes(256, 4096, 10_000)) == PROMPT_GRAPHS
+    assert len(mixed_shapes(256, 4096, 10_000)) == len(prompt_sizes(256, 4096)) == 23
     assert mixed_shapes(256, 50, 10_000) == mixed_shapes(256, 50)
 
 
