@@ -84,8 +84,10 @@ Commands that cannot start print one line on stderr, `luce_server: what is wrong
 
 _ERRORS_END = """\
 Besides: 0 done, or a server stopped as asked (SIGTERM or Ctrl-C, also while it loads); 1 a bug of
-ours; 130 Ctrl-C before there was a server to stop, or in another command; 141 whoever read the
-output went away.
+ours, or an answer of no (`luce plan`: it does not fit; `luce devices` and `--list-devices`: no
+device suits; `--routing-gateway`: the gateway has ended); 3 of `luce plan` also where a device is
+not known well enough to tell; 130 Ctrl-C before there was a server to stop, or in another command;
+141 whoever read the output went away.
 
 A bug of ours ends in one line as well, which names the kind of exception. `LUCE_DEBUG=1` in the
 environment adds the traceback; please report it with that.

@@ -113,7 +113,8 @@ def split(planes: QuantPlanes, x: torch.Tensor, tiling: SplitTiling | None = Non
 
 @pytest.mark.parametrize("type_name", SPLIT)
 def test_split_products(type_name: str) -> None:
-    assert kernel_fault(Kernel.SPLIT, QUANT_FORMATS[type_name], torch.device("cuda")) is None
+    form, device = QUANT_FORMATS[type_name], torch.device("cuda")
+    assert all(kernel_fault(Kernel.SPLIT, form, device, blocks) is None for blocks in (2, 4, 8))
     planes = made(type_name, 1333, 1280)
     for rows in (1, 8, 13):
         x = noise(rows, 1280)

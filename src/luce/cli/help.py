@@ -37,9 +37,10 @@ Names of models must differ (a and A do not), and none may be auto. A capitalise
 brackets above is an environment variable that says the same for every block that does not.
 Weakest first: default, environment variable, configuration file, command line.
 
-Exit codes: 0 stopped as asked (SIGTERM or Ctrl-C), 1 a bug of luce, 2 wrong command line,
-3 model file missing or not understood, 4 does not fit, 5 address not available, 6 a model's
-process did not start, 130 Ctrl-C before there was a server to stop.
+Exit codes: 0 stopped as asked (SIGTERM or Ctrl-C), 1 a bug of luce (--list-devices: no device
+suits; --routing-gateway: it ended), 2 wrong command line, 3 model file missing or not
+understood, 4 does not fit, 5 address not available, 6 a model's process did not start,
+130 Ctrl-C before there was a server to stop.
 """
 
 _LUCE_HELP = """\

@@ -125,8 +125,7 @@ def _among(
     """One of those that take turns where they share a device."""
     others = [o for o in models if o is not model and o.device.uuid == model.device.uuid]
     if not others:
-        spec = msgspec.structs.replace(model.spec, takes_turns=False)
-        return replace(model, spec=spec)
+        return _planned_on(model.device, model.config, machine, replace(host, takes_turns=False))
     beside_bytes = sum(other.plan.kept_bytes for other in others)
     return _planned_on(model.device, model.config, machine, host, beside_bytes)
 

@@ -100,55 +100,73 @@ class Geometry:
 
 
 @functools.cache
-def _compiled(geometry: Geometry) -> DeviceKernel:
+def _compiled(geometry: Geometry, _device: torch.device) -> DeviceKernel:
+    """It is loaded on one device."""
     share = geometry.shared_percent
     launch = KernelLaunch(geometry.shared_bytes, is_early=True, shared_percent=share)
     return compiled_kernel(_NAME, _FILES, geometry.constants, launch)
 
 
-def decode_attention(
-    qkv: torch.Tensor,
-    cache: KVCache,
-    tensors: AttentionTensors,
-    heads: HeadShape,
-    scratch: DecodeScratch,
-    out: torch.Tensor,
-) -> None:
-    """`ops.triton.paged_attention_decode.decode_attention` for what `refusal` accepts.
+@dataclass(frozen=True, slots=True)
+class CudaDecode:
+    """`ops.triton.paged_attention_decode.DecodeAttention` for what `refusal` accepts.
 
-    Raises:
-        RuntimeError: the device does not take the kernel.
+    Attributes:
+        programs: blocks of threads at most; by default as many as run side by side. Results are the
+            same bits for all.
     """
-    assert tensors.pieces is not None
-    assert isinstance(cache, torch.Tensor)
-    geometry = Geometry(heads, cache.shape[1])
-    kernel = _compiled(geometry)
-    programs = kernel_limits(qkv.device).processors * geometry.blocks
-    most = (len(tensors.pieces) - 1) * heads.num_kv_heads
-    keys, values = cache[:, :, 0], cache[:, :, 1]
-    kernel(
-        (min(programs, most), 1, 1),
-        (32 * geometry.warps, 1, 1),
-        [
-            qkv,
-            keys,
-            values,
-            tensors.block_tables,
-            tensors.pieces,
-            scratch.partials,
-            scratch.sums,
-            scratch.arrivals,
-            out,
-            *keys.stride()[:3],
-            tensors.block_tables.stride(0),
-            qkv.stride(0),
-            out.stride(0),
-            scratch.partials.shape[2],
-            programs * _FEW,
-            out if tensors.gates is None else tensors.gates,
-            0 if tensors.gates is None else tensors.gates.stride(0),
-        ],
-    )
+
+    programs: int | None = None
+
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        cache: KVCache,
+        tensors: AttentionTensors,
+        heads: HeadShape,
+        scratch: DecodeScratch,
+        out: torch.Tensor,
+    ) -> None:
+        """As `ops.triton.paged_attention_decode.decode_attention`.
+
+        Raises:
+            RuntimeError: the device does not take the kernel.
+        """
+        assert tensors.pieces is not None
+        assert isinstance(cache, torch.Tensor)
+        geometry = Geometry(heads, cache.shape[1])
+        kernel = _compiled(geometry, qkv.device)
+        programs = self.programs
+        if programs is None:
+            programs = kernel_limits(qkv.device).processors * geometry.blocks
+        most = (len(tensors.pieces) - 1) * heads.num_kv_heads
+        keys, values = cache[:, :, 0], cache[:, :, 1]
+        kernel(
+            (min(programs, most), 1, 1),
+            (32 * geometry.warps, 1, 1),
+            [
+                qkv,
+                keys,
+                values,
+                tensors.block_tables,
+                tensors.pieces,
+                scratch.partials,
+                scratch.sums,
+                scratch.arrivals,
+                out,
+                *keys.stride()[:3],
+                tensors.block_tables.stride(0),
+                qkv.stride(0),
+                out.stride(0),
+                scratch.partials.shape[2],
+                programs * _FEW,
+                out if tensors.gates is None else tensors.gates,
+                0 if tensors.gates is None else tensors.gates.stride(0),
+            ],
+        )
+
+
+decode_attention = CudaDecode()
 
 
 def takes_gates(heads: HeadShape) -> bool:

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _MOST_APART = 1e-2
 """Of the norm: weights and results, being bfloat16, make 3e-3."""
 _CONTEXTS = (1, 789, 256, 100)
+_FEW_PROGRAMS = 2
+"""Each takes several pieces of these contexts, as in serving; of a GPU's all, each has one."""
 
 
 def decode_for(request: OpRequest) -> tuple[DecodeAttention, bool]:
@@ -45,12 +47,13 @@ def _refusal(request: OpRequest) -> str | None:
         return reason
     if request.max_ctx > MOST_TOKENS:
         return f"made for contexts of up to {MOST_TOKENS} tokens"
-    facts = "decode_attention", request.heads, request.block_tokens
+    facts = "decode_attention", request.heads, request.block_tokens, request.device
     return launch_refusal(facts, lambda: try_kernel(request))
 
 
 def try_kernel(request: OpRequest) -> None:
-    """Short and long contexts in scattered blocks, twice, against the reference.
+    """Short and long contexts in scattered blocks, twice, against the reference; then by few
+    programs that take many pieces each.
 
     Raises:
         TrialError: results differ.
@@ -76,11 +79,12 @@ def try_kernel(request: OpRequest) -> None:
         pieces=torch.tensor(pieces_of(lens), dtype=torch.int32, device=device),
     )
     scratch = DecodeScratch.make(heads, len(lens), max(lens), device)
-    found = [qkv.new_full((len(lens), heads.num_heads * heads.head_dim), torch.nan) for _ in "abc"]
+    found = [qkv.new_full((len(lens), heads.num_heads * heads.head_dim), torch.nan) for _ in "abcd"]
     gates = noise(len(lens), 2 * (heads.num_heads + heads.num_kv_heads) * heads.head_dim)
     gated = replace(tensors, gates=gates if kernel.takes_gates(heads) else None)
-    for out, each in zip(found, (tensors, tensors, gated), strict=True):
+    for out, each in zip(found[:3], (tensors, tensors, gated), strict=True):
         kernel.decode_attention(qkv, cache, each, heads, scratch, out)
+    kernel.CudaDecode(_FEW_PROGRAMS)(qkv, cache, tensors, heads, scratch, found[3])
     starts = tuple(range(len(lens) + 1))
     batch = AttentionBatch(starts, lens, tuple(tuple(each.tolist()) for each in tables), page)
     expected = ReferenceAttention(heads).prepare(batch)(qkv, cache).float()
@@ -89,6 +93,8 @@ def try_kernel(request: OpRequest) -> None:
         raise TrialError(f"attention is {apart:.1e} off")
     if not torch.equal(found[0], found[1]):
         raise TrialError("attention is not the same each time")
+    if not torch.equal(found[0], found[3]):
+        raise TrialError("attention is not the same by few programs")
     if gated.gates is not None:
         expected = ReferenceGatedHeads().gate(found[0].float(), gates.float(), heads)
         apart = float((found[2].float() - expected).norm() / expected.norm())

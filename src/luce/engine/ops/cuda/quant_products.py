@@ -1,8 +1,8 @@
 """Which kernel of CUDA C++ multiplies by quantised planes, by the number of rows of x.
 
 What is chosen was measured (docs/lab/quant.md). A kernel is tried on small products first, once for
-a format: where it cannot be built, or gives something else than the reference, that is logged and
-Triton's kernels go on.
+a format and size of clusters: where it cannot be built, or gives something else than the reference,
+that is logged and Triton's kernels go on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 import torch
 
@@ -21,7 +22,7 @@ from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.random_planes import random_planes
 from luce.engine.ops.ref.quant_matmul import decode
 from luce.engine.quant_planes import QuantPlanes
-from luce.loaders.quant_formats import QuantFormat
+from luce.loaders.quant_formats import BLOCK, QuantFormat
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +43,9 @@ _MODULES = {
     Kernel.WHOLE: quant_whole,
 }
 _TRIAL_ROWS = 300
-_TRIAL_COLUMNS = {
-    Kernel.SPLIT: (1280, 6144),
-    Kernel.WHOLE: (1024,),
-}
-"""That take each way to cut a matrix once."""
+_TRIAL_COLUMNS = 1024
+_TRIAL_UNITS = 7
+"""Of 256 columns, of a block of threads: so many, and eight row pairs, have room on every GPU."""
 
 CHOICE: dict[int, Kernel] = {
     4: Kernel.TRITON,
@@ -56,10 +55,8 @@ CHOICE: dict[int, Kernel] = {
 """For up to so many rows of x; Triton beyond."""
 
 
-Product = Callable[
-    [QuantPlanes, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None], None
-]
-"""`multiply` of a kernel."""
+Product = Callable[[QuantPlanes, torch.Tensor, torch.Tensor], None]
+"""out = x W^T, of planes, x and out."""
 
 
 def _difference(planes: QuantPlanes, tokens: int, multiply: Product) -> str | None:
@@ -69,7 +66,7 @@ def _difference(planes: QuantPlanes, tokens: int, multiply: Product) -> str | No
     x = torch.randn(tokens, planes.columns, generator=generator).to(device, torch.bfloat16)
     found = [x.new_full((tokens, planes.rows), float("nan")) for _ in range(2)]
     for out in found:
-        multiply(planes, x, out, None, None)
+        multiply(planes, x, out)
     expected = x.float() @ decode(planes).T
     error = ((found[0].float() - expected).norm() / expected.norm()).item()
     if not error < _TRIAL_ERROR:
@@ -84,13 +81,38 @@ def _trial_rows(kernel: Kernel) -> list[int]:
     return [most - 3 for most in most_rows]
 
 
-def kernel_fault(kernel: Kernel, form: QuantFormat, device: torch.device) -> str | None:
-    """Why a kernel is not to be trusted with a format, which it accepts, on a device, or None."""
-    multiply = _MODULES[kernel].multiply
+def _trials(kernel: Kernel, blocks: int) -> tuple[int, list[Product]]:
+    """Columns, and products that take each way through the kernel once."""
+    if kernel is Kernel.WHOLE:
+        return _TRIAL_COLUMNS, [partial(quant_whole.multiply, bias=None, residual=None)]
+    # One block has a unit more than the others, if there are others.
+    columns = ((_TRIAL_UNITS - 1) * blocks + 1) * BLOCK
+    pairs = -(-_TRIAL_ROWS // quant_split.PAIR_ROWS)
+    cuts = (
+        # A round of eight pairs and another of two; a pair each, which leaves warps without work.
+        quant_split.Cut(1, blocks, pairs, _TRIAL_UNITS, quant_split.LEAST_ROUND),
+        quant_split.Cut(pairs, blocks, 1, _TRIAL_UNITS, 1),
+    )
+    return columns, [partial(quant_split.multiply_by, cut) for cut in cuts]
+
+
+def kernel_fault(
+    kernel: Kernel, form: QuantFormat, device: torch.device, blocks: int = 2
+) -> str | None:
+    """Why a kernel is not to be trusted with a format, which it accepts, on a device, or None.
+
+    Args:
+        kernel: not Triton's.
+        form: of planes.
+        device: a GPU.
+        blocks: of a cluster of the splitting kernel, which is compiled for each number of them.
+    """
+    columns, products = _trials(kernel, blocks)
     try:
+        planes = random_planes(form, _TRIAL_ROWS, columns, device)
         faults = (
-            _difference(random_planes(form, _TRIAL_ROWS, columns, device), tokens, multiply)
-            for columns in _TRIAL_COLUMNS[kernel]
+            _difference(planes, tokens, multiply)
+            for multiply in products
             for tokens in _trial_rows(kernel)
         )
         return next((fault for fault in faults if fault is not None), None)
@@ -99,13 +121,14 @@ def kernel_fault(kernel: Kernel, form: QuantFormat, device: torch.device) -> str
 
 
 @functools.cache
-def _serves(kernel: Kernel, form: QuantFormat, device: torch.device) -> bool:
+def _serves(kernel: Kernel, form: QuantFormat, device: torch.device, blocks: int) -> bool:
     if kernel is Kernel.WHOLE and (reason := kernel_refusal(is_hopper=True)) is not None:
         _log.info("%s products are not used: %s", kernel.value, reason)
         return False
-    reason = kernel_fault(kernel, form, device)
+    reason = kernel_fault(kernel, form, device, blocks)
     if reason is not None:
-        _log.warning("%s products with %s are not used: %s", kernel.value, form.name, reason)
+        which = f"{form.name} by {blocks} blocks" if kernel is Kernel.SPLIT else form.name
+        _log.warning("%s products with %s are not used: %s", kernel.value, which, reason)
     return reason is None
 
 
@@ -125,8 +148,10 @@ class QuantProducts:
         if kernel is Kernel.TRITON:
             return False
         is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0
-        is_made_for = is_aligned and _MODULES[kernel].refusal(planes) is None
-        return is_made_for and _serves(kernel, planes.format, x.device)
+        if not is_aligned or _MODULES[kernel].refusal(planes) is not None:
+            return False
+        blocks = quant_split.cut_of(planes).blocks if kernel is Kernel.SPLIT else 1
+        return _serves(kernel, planes.format, x.device, blocks)
 
     def prepared(self, x: torch.Tensor, norm: NormWeight | None = None) -> Rows | None:
         """x as `multiply` takes it, once for all matrices that it meets.

@@ -43,7 +43,7 @@ _FILES = (
     "quant_split.cu",
 )
 _NAME = "quant_split"
-_PAIR_ROWS = 32
+PAIR_ROWS = 32
 """Of a unit, which is 32 rows by 256 columns."""
 _SLOT_BYTES = 36 * 4
 """Of a row of x: sums of a part, and room that keeps banks apart."""
@@ -53,11 +53,12 @@ _BARRIER_BYTES = 8
 """Of a unit's x."""
 _MOST_UNITS = 1 << 25
 _BLOCKS = (2, 4, 8)
-"""Of threads, that share a row: the fewest of which one has so little of x."""
+"""Of threads, that share a row: the fewest of which one has so little of x, and room for a
+round."""
 _MOST_BYTES = 160 << 10
 """Of shared memory where that is enough: the first-level cache, through which weights come, has
 the rest."""
-_LEAST_ROUND = 8
+LEAST_ROUND = 8
 """Row pairs for which it is."""
 MOST_ROWS = 16
 """Of x."""
@@ -110,15 +111,16 @@ class Cut:
         Raises:
             ValueError: there is no room for its columns.
         """
-        all_units, all_pairs = columns // BLOCK, -(-rows // _PAIR_ROWS)
+        all_units, all_pairs = columns // BLOCK, -(-rows // PAIR_ROWS)
         for most_blocks in _BLOCKS:
             blocks = min(most_blocks, all_units)
             units = -(-all_units // blocks)
-            if _x_bytes(units, MOST_ROWS) <= _MOST_BYTES:
+            pairs = -(-all_pairs // min(_places(blocks, limits.processors), all_pairs))
+            has_room = _most_pairs(units, limits.shared_bytes) >= min(LEAST_ROUND, pairs)
+            if has_room and _x_bytes(units, MOST_ROWS) <= _MOST_BYTES:
                 break
-        pairs = -(-all_pairs // min(_places(blocks, limits.processors), all_pairs))
         most = _most_pairs(units, min(_MOST_BYTES, limits.shared_bytes))
-        if most < _LEAST_ROUND:
+        if most < LEAST_ROUND:
             most = _most_pairs(units, limits.shared_bytes)
         if most < 1:
             raise ValueError(f"there is no room for {columns} columns")
@@ -156,7 +158,7 @@ def refusal(planes: QuantPlanes) -> str | None:
     if planes.rows * (planes.columns // BLOCK) > _MOST_UNITS:
         return "made for smaller matrices"
     try:
-        _cut(planes.rows, planes.columns, kernel_limits(planes.codes.device))
+        cut_of(planes)
     except ValueError as error:
         return str(error)
     return None
@@ -185,8 +187,9 @@ _cut = functools.cache(Cut.of)
 
 @functools.cache
 def _compiled(
-    form: QuantFormat, tiling: SplitTiling, blocks: int, shared_bytes: int
+    form: QuantFormat, tiling: SplitTiling, blocks: int, shared_bytes: int, _device: torch.device
 ) -> DeviceKernel:
+    """It is loaded on one device."""
     launch = KernelLaunch(shared_bytes, tiling.is_early)
     return compiled_kernel(_NAME, _FILES, constants(form, tiling, blocks), launch)
 
@@ -231,13 +234,41 @@ def multiply(
         ValueError: there is no room for so many rows on this device.
         RuntimeError: the device does not take the kernel.
     """
-    if tiling is None:
-        tiling = tiling_of(len(x))
+    cut = cut_of(planes)
+    _launch(cut, planes, x, (out, bias, residual), tiling or tiling_of(len(x)))
+
+
+def cut_of(planes: QuantPlanes) -> Cut:
+    """How the work on them is cut on their device.
+
+    Raises:
+        ValueError: there is no room for their columns.
+    """
+    return _cut(planes.rows, planes.columns, kernel_limits(planes.codes.device))
+
+
+def multiply_by(cut: Cut, planes: QuantPlanes, x: Rows, out: torch.Tensor) -> None:
+    """out = x W^T as in `multiply`, by a cut that others of its clusters' size stand for.
+
+    Raises:
+        RuntimeError: the device does not take the kernel.
+    """
+    _launch(cut, planes, x, (out, None, None), tiling_of(len(x)))
+
+
+def _launch(
+    cut: Cut,
+    planes: QuantPlanes,
+    x: Rows,
+    results: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None],
+    tiling: SplitTiling,
+) -> None:
+    """Results: out, bias and residual."""
+    out, bias, residual = results
     rows = x if isinstance(x, StagedRows) else stage(x, tiling.token_tiles)
     assert rows.token_tiles == tiling.token_tiles, "x is staged for another tiling"
-    limits = kernel_limits(out.device)
-    cut = _cut(planes.rows, planes.columns, limits)
-    kernel = _compiled(planes.format, tiling, cut.blocks, cut.nbytes(tiling.tokens))
+    shared_bytes = cut.nbytes(tiling.tokens)
+    kernel = _compiled(planes.format, tiling, cut.blocks, shared_bytes, out.device)
     kernel(
         (cut.clusters * cut.blocks, 1, 1),
         (32 * _WARPS, 1, 1),

@@ -50,7 +50,10 @@ Rows = torch.Tensor | StagedRows
 
 
 @functools.cache
-def _compiled(name: str, token_tiles: int, warps: int, units: int) -> DeviceKernel:
+def _compiled(
+    name: str, token_tiles: int, warps: int, units: int, _device: torch.device
+) -> DeviceKernel:
+    """It is loaded on one device."""
     files = (ROWS_FILE, "quant_stage.cu")
     constants = {"TOKEN_TILES": token_tiles, "WARPS": warps, "UNITS": units}
     return compiled_kernel(name, files, constants, KernelLaunch(4 * warps, is_early=True))
@@ -69,7 +72,7 @@ def stage(x: torch.Tensor, token_tiles: int) -> StagedRows:
         RuntimeError: the device does not take the kernel.
     """
     rows, units = _room(x, token_tiles), x.shape[1] // BLOCK
-    _compiled("quant_stage", token_tiles, _WARPS, 1)(
+    _compiled("quant_stage", token_tiles, _WARPS, 1, x.device)(
         (-(-len(x) * units // _WARPS), 1, 1),
         (32 * _WARPS, 1, 1),
         [x, rows.image, len(x), units, x.stride(0)],
@@ -125,7 +128,7 @@ def stage_normed(x: torch.Tensor, norm: NormWeight, token_tiles: int) -> StagedR
     """
     rows, units = _room(x, token_tiles), x.shape[1] // BLOCK
     warps = min(_NORM_WARPS, units)
-    kernel = _compiled("quant_stage_norm", token_tiles, warps, -(-units // warps))
+    kernel = _compiled("quant_stage_norm", token_tiles, warps, -(-units // warps), x.device)
     (eps_bits,) = struct.unpack("i", struct.pack("f", norm.eps))
     kernel(
         (len(x), 1, 1),

@@ -93,7 +93,8 @@ def refusal(weight: torch.Tensor) -> str | None:
 
 
 @functools.cache
-def _compiled(cut: Cut, columns: int) -> DeviceKernel:
+def _compiled(cut: Cut, columns: int, _device: torch.device) -> DeviceKernel:
+    """It is loaded on one device."""
     defined = {
         "ROWS": cut.rows,
         "COLS": cut.results,
@@ -122,7 +123,7 @@ def gate(x: torch.Tensor, weight: torch.Tensor, cut: Cut | None = None) -> torch
     cut = cut or next(each for most, each in CUTS.items() if tokens <= most)
     results, own = weight.shape[0] // 2, cut.results // 2
     out = torch.empty(tokens, results, dtype=x.dtype, device=x.device)
-    _compiled(cut, columns)(
+    _compiled(cut, columns, x.device)(
         (-(-results // own), -(-tokens // cut.rows), 1),
         (cut.threads, 1, 1),
         [

@@ -26,7 +26,7 @@ _MOST_RESULTS = 1024
 
 
 class RowsProducts:
-    """`ops.triton.linear.RowsProduct`."""
+    """`ops.triton.linear.RowsProducts`."""
 
     def adds(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether `add` is for such matrices, and serves here."""
@@ -48,7 +48,7 @@ class RowsProducts:
             return False
         if rows_in.refusal(weight) is not None or not x.is_contiguous() or x.data_ptr() % 16:
             return False
-        return serves() and rows_in_trial.serves(weight.shape[1], weight.device)
+        return serves(x.device) and rows_in_trial.serves(weight.shape[1], weight.device)
 
     def gate(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up of x W^T."""
@@ -56,8 +56,8 @@ class RowsProducts:
 
 
 @functools.cache
-def serves() -> bool:
-    """Whether the device is one that such kernels are for."""
+def serves(_device: torch.device) -> bool:
+    """Whether the current device, which this is, is one that such kernels are for."""
     reason = kernel_refusal(is_hopper=True)
     if reason is not None:
         _log.info("products of dozens of rows are the vendor's: %s", reason)
@@ -66,7 +66,7 @@ def serves() -> bool:
 
 def _adds(columns: int, device: torch.device) -> bool:
     facts = "rows_split", columns, device
-    return serves() and launch_refusal(facts, lambda: _try_adding(columns, device)) is None
+    return serves(device) and launch_refusal(facts, lambda: _try_adding(columns, device)) is None
 
 
 def _try_adding(columns: int, device: torch.device) -> None:

@@ -96,7 +96,8 @@ def refusal(weight: torch.Tensor) -> str | None:
 
 
 @functools.cache
-def _compiled(cut: Cut, columns: int) -> DeviceKernel:
+def _compiled(cut: Cut, columns: int, _device: torch.device) -> DeviceKernel:
+    """It is loaded on one device."""
     constants = {
         "ROWS": cut.rows,
         "TOKENS": cut.tokens,
@@ -124,7 +125,7 @@ def add_product(
     """
     size, columns = weight.shape
     cut = cut or next(each for most, each in CUTS.items() if len(x) <= most)
-    _compiled(cut, columns)(
+    _compiled(cut, columns, x.device)(
         (size // cut.rows * cut.ranks, -(-len(x) // cut.tokens), 1),
         (_THREADS, 1, 1),
         [

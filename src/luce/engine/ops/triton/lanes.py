@@ -32,7 +32,9 @@ def _begin_kernel(
     pieces, token_stride, table_stride,
     P: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # What it writes is read by kernels that do not wait for it, later in the step.
+    # What it writes is read by kernels that do not wait for it, later in the step: decode attention
+    # in CUDA C++ reads `pieces` and `tables` before its wait. So the next kernel must not begin
+    # early: all behind it begin when this one is done.
     wait_for_inputs(False)
     lane = tl.program_id(0)
     row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)

@@ -143,6 +143,24 @@ def test_a_wrong_kernel_fails_its_trial(
         try_kernel(request_of(heads, 16))
 
 
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [
+        ("p.pieces[1 + after / K]", "p.pieces[1 + index / K]"),
+        (
+            "load_keys(p, next, at, stage, stages[stage])",
+            "load_keys(p, task, at, stage, stages[stage])",
+        ),
+    ],
+)
+def test_its_trial_takes_several_pieces_on_a_large_gpu(
+    host: HostDevice, monkeypatch: pytest.MonkeyPatch, whole: str, part: str
+) -> None:
+    limits = KernelLimits(132, 227 << 10, 228 << 10)
+    monkeypatch.setattr(decode_attention, "kernel_limits", lambda _: limits)
+    test_a_wrong_kernel_fails_its_trial(host, HEADS, whole, part)
+
+
 def test_what_it_is_made_for() -> None:
     assert refusal(HEADS, 16) is None
     assert refusal(HEADS, 24) is not None

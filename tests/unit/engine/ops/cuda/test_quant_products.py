@@ -28,6 +28,7 @@ FEW = {4: Kernel.TRITON, 8: Kernel.SPLIT, 13: Kernel.WHOLE}
 def small(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     """The host, one small tiling for all, and nothing tried yet."""
     monkeypatch.setattr(quant_whole, "WHOLE_TILINGS", {16: RingTiling(4, 1, 2)})
+    monkeypatch.setattr(quant_products, "_TRIAL_UNITS", 3)
     monkeypatch.setattr(quant_products, "kernel_refusal", lambda **_: None)
     quant_products._serves.cache_clear()
     yield host
@@ -145,6 +146,37 @@ def test_a_wrong_kernel_is_not_used_and_logged_once(
     assert caplog.messages[0].startswith(
         "whole products with Q4_0 are not used: 13 rows differ by "
     )
+
+
+@pytest.mark.parametrize("what", ["pair > share.first_pair", "share.pairs_from(pair) >= WARPS"])
+def test_the_trial_has_several_rounds_and_many_pairs(small: HostDevice, what: str) -> None:
+    right = "        if (share.pairs_from(pair) >= WARPS)\n"
+
+    def wrong(text: str) -> str:
+        return text.replace(right, f"if (CLUSTER == 4 && {what}) continue;\n{right}")
+
+    small.edit = wrong
+    fault = kernel_fault(Kernel.SPLIT, QUANT_FORMATS["Q4_0"], CPU, 4)
+    assert fault is not None
+    assert fault.startswith("5 rows differ by ")
+
+
+def test_each_size_of_clusters_has_its_trial(
+    small: HostDevice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[int] = []
+
+    def fault(kernel: Kernel, form: object, device: torch.device, blocks: int) -> str | None:
+        tried.append(blocks)
+        return "it is wrong" if blocks == 4 else None
+
+    monkeypatch.setattr(quant_products, "kernel_fault", fault)
+    products = QuantProducts()
+    assert products.takes(made("Q4_K"), noise(7))
+    assert not products.takes(made("Q4_K", 4, 9472), noise(7, 9472))
+    assert products.takes(made("Q4_K", 50), noise(12))
+    assert tried == [2, 4]
+    assert caplog.messages == ["split products with Q4_K by 4 blocks are not used: it is wrong"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no such device"), AttributeError("no memory")])

@@ -90,9 +90,10 @@ def test_any_number_of_blocks_and_rounds_gives_the_sums(
     host: HostDevice, monkeypatch: pytest.MonkeyPatch, blocks: int
 ) -> None:
     planes, x = made("Q4_K", 300, 2048), noise(15, 2048)
-    cut = Cut(2, blocks, 5, 8 // blocks, 2)
-    monkeypatch.setattr(quant_split, "_cut", cache(lambda *_: cut))
-    assert error(product(planes, x, None), exact(planes, x)) < TOLERANCE
+    # Of eight pairs and more, sums are added up in another order of loads.
+    for cut in (Cut(2, blocks, 5, 8 // blocks, 2), Cut(1, blocks, 10, 8 // blocks, 8)):
+        monkeypatch.setattr(quant_split, "_cut", cache(lambda *_, cut=cut: cut))
+        assert error(product(planes, x, None), exact(planes, x)) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,10 @@ def test_refuses_what_it_does_not_know(host: HostDevice) -> None:
         (5120, 17408, Cut(27, 4, 6, 17, 6)),
         (5120, 25600, Cut(14, 8, 12, 13, 12)),
         (32, 256, Cut(1, 1, 1, 1, 1)),
+        (16480, 5120, Cut(65, 2, 8, 10, 8)),
+        (5120, 6144, Cut(54, 2, 3, 12, 3)),
+        (34816, 5120, Cut(64, 2, 17, 10, 17)),
+        (248320, 5120, Cut(66, 2, 118, 10, 24)),
     ],
 )
 def test_the_cut_of_a_matrix(rows: int, columns: int, cut: Cut) -> None:
@@ -145,6 +150,18 @@ def test_the_cut_of_a_matrix(rows: int, columns: int, cut: Cut) -> None:
     assert Cut.of(rows, columns, limits) == cut
     for tiling in SPLIT_TILINGS.values():
         assert cut.nbytes(tiling.tokens) <= limits.shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "blocks"),
+    [(300, 6144, 4), (5120, 5120, 4), (300, 2048, 2), (5120, 12288, 8)],
+)
+def test_less_shared_memory_takes_more_blocks(rows: int, columns: int, blocks: int) -> None:
+    limits = KernelLimits(170, 99 << 10, 100 << 10)
+    cut = Cut.of(rows, columns, limits)
+    assert cut.blocks == blocks
+    assert cut.round >= min(8, cut.pairs) // 2
+    assert cut.nbytes(MOST_ROWS) <= limits.shared_bytes
 
 
 def test_columns_without_room_are_said_so() -> None:

@@ -96,10 +96,12 @@ def test_a_norm_that_cannot_be_built_is_not_used_and_logged(
 ) -> None:
     real = quant_stage._compiled
 
-    def refused(name: str, tiles: int, warps: int, units: int) -> DeviceKernel:
+    def refused(
+        name: str, tiles: int, warps: int, units: int, device: torch.device
+    ) -> DeviceKernel:
         if name == "quant_stage_norm":
             raise RuntimeError("no such instruction")
-        return real(name, tiles, warps, units)
+        return real(name, tiles, warps, units, device)
 
     monkeypatch.setattr(quant_stage, "_compiled", refused)
     assert prepared(noise(5, 512), NormWeight(noise(1, 512)[0], 1e-6)) is None

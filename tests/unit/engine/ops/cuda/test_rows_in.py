@@ -164,7 +164,7 @@ def test_what_it_is_for(
         tried.append(columns)
         return True
 
-    monkeypatch.setattr(rows_products, "serves", lambda: True)
+    monkeypatch.setattr(rows_products, "serves", lambda _: True)
     monkeypatch.setattr(rows_in_trial, "serves", serves)
     x, weight = operands(rows, 64, columns)
     assert RowsProducts().gates(x, weight) is is_for

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 
-from luce.engine.ops.cuda import rows_products, rows_split
+from luce.engine.ops.attention import HeadShape
+from luce.engine.ops.cuda import (
+    decode_attention,
+    quant_split,
+    quant_stage,
+    rows_in,
+    rows_products,
+    rows_split,
+)
 from luce.engine.ops.cuda.rows_products import RowsProducts
 from luce.engine.ops.triton.linear import DeviceLinear
 from luce.engine.ops.triton.probe import TrialError
+from luce.loaders.quant_formats import QUANT_FORMATS
 
 CPU = torch.device("cpu")
 
@@ -29,7 +40,7 @@ def operands(tokens: int, size: int, columns: int) -> tuple[torch.Tensor, ...]:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that takes the kernel."""
     monkeypatch.setattr(rows_split, "add_product", multiply)
-    monkeypatch.setattr(rows_products, "serves", lambda: True)
+    monkeypatch.setattr(rows_products, "serves", lambda _: True)
 
 
 @pytest.mark.usefixtures("kernel")
@@ -76,6 +87,37 @@ def test_not_without_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
         assert not RowsProducts().adds(*operands(16, 1024, 2048))
     rows_products.serves.cache_clear()
     assert "the vendor's" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "facts"),
+    [
+        (rows_split, (rows_split.CUTS[16], 512)),
+        (rows_in, (rows_in.CUTS[16], 512)),
+        (decode_attention, (decode_attention.Geometry(HeadShape(2, 2, 64), 16),)),
+        (quant_stage, ("quant_stage", 1, 4, 1)),
+        (quant_split, (QUANT_FORMATS["Q4_K"], quant_split.tiling_of(8), 2, 1024)),
+    ],
+    ids=lambda each: each.__name__.rpartition(".")[2] if isinstance(each, ModuleType) else "",
+)
+def test_each_device_has_its_own_kernel(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, facts: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr(module, "compiled_kernel", lambda *_: object())
+    module._compiled.cache_clear()
+    first, second = (module._compiled(*facts, torch.device("cuda", each)) for each in (0, 1))
+    assert first is not second
+    assert module._compiled(*facts, torch.device("cuda", 0)) is first
+    module._compiled.cache_clear()
+
+
+def test_each_device_is_asked_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(["made for others", None])
+    monkeypatch.setattr(rows_products, "kernel_refusal", lambda **_: next(reasons))
+    rows_products.serves.cache_clear()
+    served = [rows_products.serves(torch.device("cuda", each)) for each in (0, 1, 0)]
+    rows_products.serves.cache_clear()
+    assert served == [False, True, False]
 
 
 @pytest.mark.usefixtures("kernel")
