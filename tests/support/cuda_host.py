@@ -26,6 +26,8 @@ _OF_PROCESSORS = ("hopper.cuh",)
 """Files whose names the headers have."""
 BULK_HEADER = _HEADER.with_name("bulk_emulation.hpp")
 """The same with bulk copies, and barriers that they arrive at."""
+HOPPER_HEADER = _HEADER.with_name("hopper_emulation.hpp")
+"""With copies by description, and tensor cores that read shared memory."""
 COMPILER = shutil.which("c++") or shutil.which("g++")
 """None where no kernel can be run."""
 
@@ -57,6 +59,18 @@ def _bytes(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """What lies from a tensor's first element to the end of its memory; shared with it."""
     whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     return whole.numpy()[tensor.storage_offset() * tensor.element_size() :]
+
+
+def described(tensor: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor:
+    """What `hopper_emulation.hpp` has in place of the driver's: numbers behind a description."""
+    words = torch.zeros(16, dtype=torch.int64)
+    words[: len(numbers)] = torch.tensor(numbers)
+    return torch.cat((words.view(torch.uint8), torch.from_numpy(_bytes(tensor)).clone()))
+
+
+def matrix_map(matrix: torch.Tensor, box: tuple[int, ...]) -> torch.Tensor:
+    """The description of a matrix of numbers of two bytes."""
+    return described(matrix, [0, 0, 2 * matrix.stride(0), 0, box[0], *matrix.shape])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
 
-from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
+from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch, KernelLimits
 from luce.engine.ops.cuda import quant_split, quant_stage, quant_whole
-from support.cuda_host import BULK_HEADER, COMPILER, RING_HEADER, HostDevice
+from support.cuda_host import BULK_HEADER, COMPILER, HOPPER_HEADER, RING_HEADER, HostDevice
 
 PROCESSORS = 3
 """So few that blocks of threads begin and end within row blocks."""
@@ -53,3 +54,42 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     yield device
     assert not quant_whole.arrivals(torch.device("cpu")).any(), "counters are left as they were"
     forget()
+
+
+HopperHost = Callable[..., HostDevice]
+"""Takes a module, what makes its descriptions, how many of its last files are not primitives, and
+the names of its caches of kernels."""
+
+
+@pytest.fixture
+def hopper_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HopperHost]:
+    """Has a module's kernels that copy by descriptions run on the host."""
+    if COMPILER is None:
+        pytest.skip("no C++ compiler")
+    device = HostDevice(HOPPER_HEADER)
+    taken: list[Callable[[], None]] = []
+
+    def take(
+        module: ModuleType,
+        describe: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor],
+        own_files: int = 1,
+        caches: Sequence[str] = ("_compiled",),
+    ) -> HostDevice:
+        def compiled(
+            name: str,
+            files: Sequence[str],
+            constants: Mapping[str, int],
+            launch: KernelLaunch = PLAIN_LAUNCH,
+        ) -> DeviceKernel:
+            return device.compiled_kernel(name, files[-own_files:], constants, launch)
+
+        monkeypatch.setattr(module, "compiled_kernel", compiled)
+        monkeypatch.setattr(module, "tensor_map", describe)
+        for name in caches:
+            taken.append(getattr(module, name).cache_clear)
+            taken[-1]()
+        return device
+
+    yield take
+    for forget in taken:
+        forget()

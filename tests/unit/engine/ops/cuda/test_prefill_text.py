@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
 from luce.engine.ops.attention import AttentionTensors, HeadShape
 from luce.engine.ops.cuda import prefill_attention as kernel
 from luce.engine.ops.cuda.prefill_attention import PrefillTiling
-from support import cuda_host
-from support.cuda_host import COMPILER, EmulationError, HostDevice
+from support.cuda_host import EmulationError, HostDevice, described
 
-HEADER = Path(cuda_host.__file__).with_name("hopper_emulation.hpp")
 SMALL = PrefillTiling(32, 2, takes_turns=True)
 FEW = PrefillTiling(64, 3, takes_turns=False)
 HEADS = HeadShape(2, 1, 64)
@@ -25,35 +21,15 @@ TOLERANCE = 4e-3
 
 
 def tensor_map(tensor: torch.Tensor, box: tuple[int, ...]) -> torch.Tensor:
-    """What `hopper_emulation.hpp` has in place of the driver's: numbers behind a description."""
+    """The description of a cache's keys or values."""
     block, slot, head = (2 * stride for stride in tensor.stride()[:3])
-    words = torch.zeros(16, dtype=torch.int64)
-    words[:6] = torch.tensor([0, head, slot, block, box[1], len(tensor)])
-    return torch.cat((words.view(torch.uint8), torch.from_numpy(cuda_host._bytes(tensor)).clone()))
+    return described(tensor, [0, head, slot, block, box[1], len(tensor)])
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
+def host(hopper_host: Callable[..., HostDevice]) -> HostDevice:
     """The host in place of a GPU; files that only a GPU can take are left out."""
-    if COMPILER is None:
-        pytest.skip("no C++ compiler")
-    device = HostDevice(HEADER)
-
-    def compiled(
-        name: str,
-        files: Sequence[str],
-        constants: Mapping[str, int],
-        launch: KernelLaunch = PLAIN_LAUNCH,
-    ) -> DeviceKernel:
-        return device.compiled_kernel(name, files[-2:], constants, launch)
-
-    monkeypatch.setattr(kernel, "compiled_kernel", compiled)
-    monkeypatch.setattr(kernel, "tensor_map", tensor_map)
-    kernel._compiled.cache_clear()
-    kernel._compiled_few.cache_clear()
-    yield device
-    kernel._compiled.cache_clear()
-    kernel._compiled_few.cache_clear()
+    return hopper_host(kernel, tensor_map, 2, ("_compiled", "_compiled_few"))
 
 
 class Case:

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch
 from luce.engine.ops.cuda import rows_in, rows_in_trial, rows_products
 from luce.engine.ops.cuda.rows_in import CUTS, Cut
 from luce.engine.ops.cuda.rows_in_trial import by_definition, serves
 from luce.engine.ops.cuda.rows_products import RowsProducts
 from luce.engine.ops.triton import probe
 from luce.engine.ops.triton.linear import DeviceLinear
-from support import cuda_host
-from support.cuda_host import COMPILER, HostDevice
+from support.cuda_host import HostDevice, matrix_map
 
-HEADER = Path(cuda_host.__file__).with_name("hopper_emulation.hpp")
 TOLERANCE = 5e-3
 """Of the norm: rounding to bfloat16 four times makes 3.9e-3."""
 
 
-def matrix_map(matrix: torch.Tensor, box: tuple[int, ...]) -> torch.Tensor:
-    """What `hopper_emulation.hpp` has in place of the driver's: numbers behind a description."""
-    words = torch.zeros(16, dtype=torch.int64)
-    words[:7] = torch.tensor([0, 0, 2 * matrix.stride(0), 0, box[0], *matrix.shape])
-    return torch.cat((words.view(torch.uint8), torch.from_numpy(cuda_host._bytes(matrix)).clone()))
-
-
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
+def host(hopper_host: Callable[..., HostDevice]) -> HostDevice:
     """The host in place of a GPU."""
-    if COMPILER is None:
-        pytest.skip("no C++ compiler")
-    device = HostDevice(HEADER)
-
-    def compiled(
-        name: str,
-        files: Sequence[str],
-        constants: Mapping[str, int],
-        launch: KernelLaunch = PLAIN_LAUNCH,
-    ) -> DeviceKernel:
-        return device.compiled_kernel(name, files[-1:], constants, launch)
-
-    monkeypatch.setattr(rows_in, "compiled_kernel", compiled)
-    monkeypatch.setattr(rows_in, "tensor_map", matrix_map)
-    rows_in._compiled.cache_clear()
-    yield device
-    rows_in._compiled.cache_clear()
+    return hopper_host(rows_in, matrix_map)
 
 
 def operands(tokens: int, size: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
