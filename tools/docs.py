@@ -54,8 +54,8 @@ variable counts for every block that does not say otherwise; an empty variable s
 `LUCE_TARGET_DEVICE` is not looked at with `--load-balancing`. `--print-config` shows what came
 out of it and who said it.
 
-A command line that is refused ends with exit code 2. One that is right and names a model file
-that is missing ends with 3: it has reached loading ([all exit codes](errors.md#exit-codes)).
+A command line that is refused ends with exit code 2. One that is right and names a model file,
+template or folder of cards that is missing ends with 3 ([all exit codes](errors.md#exit-codes)).
 """
 
 _ERRORS_HEAD = """\

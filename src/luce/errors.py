@@ -265,7 +265,7 @@ class UsageError(StartupError):
 
 
 class ModelFileError(StartupError):
-    """A model file is missing, damaged or not understood."""
+    """A file of a model, template or card, is missing, damaged or not understood."""
 
     exit_code = 3
 

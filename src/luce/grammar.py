@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from luce.units import cut
+
 if TYPE_CHECKING:
     import llguidance
 
@@ -153,7 +155,8 @@ def in_words(error: str) -> str:
     line = re.sub(r"^(?:at )?[0-9]+\([0-9]+\): ", "", line)
     line = re.sub(r"; following special tokens are available.*|: regex parse error:$", "", line)
     line = line.removeprefix("failed to compile JSON schema: ")
-    return line.replace("Unsatisfiable schema:", "no value is valid:")[:_MAX_MESSAGE].rstrip(".")
+    line = line.replace("Unsatisfiable schema:", "no value is valid:").rstrip(".")
+    return cut(line, _MAX_MESSAGE)
 
 
 class _Shape:

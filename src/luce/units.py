@@ -1,10 +1,11 @@
-"""Sizes, as people write and read them."""
+"""Sizes and values of others, as people write and read them."""
 
 from __future__ import annotations
 
 import re
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_MOST_DIGITS = 24
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? ?([KMGT]i?B?|B)?", re.IGNORECASE)
 
 
@@ -16,6 +17,21 @@ def format_bytes(count: int) -> str:
             return f"{int(value)} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def cut(text: str, most: int = 64) -> str:
+    """A text of others for a message of ours: its beginning, marked if there is more."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def cut_number(value: float) -> str:
+    """The same of a number: no more digits than anybody reads."""
+    return cut(str(value), _MOST_DIGITS)
+
+
+def quoted(text: str, most: int = 64) -> str:
+    """A text of others as `cut` has it, in quotes."""
+    return repr(cut(text, most))
 
 
 def parse_bytes(text: str) -> int:

@@ -180,16 +180,22 @@ def test_a_program_that_cannot_be_run_is_told_with_its_error(folder: Path) -> No
 
 @pytest.mark.parametrize(
     ("kind", "problem"),
-    [("missing", "there is no such file"), ("plain", "the file is not executable")],
+    [
+        ("missing", "No such file or directory"),
+        ("plain", "the file is not executable"),
+        ("folder", "it is not a regular file"),
+    ],
 )
 def test_a_path_that_is_no_program_ends_the_start_before_any_model(
     folder: Path, kind: str, problem: str
 ) -> None:
     setup = Setup(folder)
-    if kind == "missing":
-        setup.program.unlink()
-    else:
+    if kind == "plain":
         setup.program.chmod(0o644)
+    else:
+        setup.program.unlink()
+    if kind == "folder":
+        setup.program.mkdir()
     command = [sys.executable, "-m", "luce", "serve", str(folder / "no-model.gguf")]
     command += ["--routing-gateway", str(setup.program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

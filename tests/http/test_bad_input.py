@@ -64,7 +64,8 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": 1}}, "thinking.type"),
     ({"stop": [1]}, "stop[0]"),
     ({"stop": [str(i) for i in range(17)]}, "stop"),
-    ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"x": 1}}, "logit_bias.x"),
+    ({"logit_bias": {"5": 1, "6": "a"}}, "logit_bias.6"),
     ({"logit_bias": {"1": 101}}, "logit_bias.1"),
     ({"logit_bias": {"256": 1}}, "logit_bias.256"),
     ({"logit_bias": {"-1": 1}}, "logit_bias.-1"),
@@ -306,6 +307,26 @@ async def test_wrong_path_or_method(method: str, path: str, status: int, code: s
         assert response.json()["error"]["code"] == code
         if status == 405:
             assert response.headers["allow"]
+
+
+async def test_a_base_url_that_is_almost_right_is_told() -> None:
+    meant = {
+        "/chat/completions": CHAT,
+        "/v1/v1/messages": "/v1/messages",
+        "//v1//chat/completions/": CHAT,
+        "/v1/health": "/health",
+        "/v1/tokenize": "/tokenize",
+        "/v1/nothing": "",
+        "/v1/": "",
+        "//": "",
+    }
+    async with Harness() as server:
+        for path, right in meant.items():
+            # As a whole, since a client joins them: of `//a` it would make a host.
+            response = await server.client.post(f"{server.client.base_url}{path}")
+            hint = f"; there is {right}: look at the client's base URL" if right else ""
+            assert response.status_code == 404
+            assert response.json()["error"]["message"] == f"There is no {path} here{hint}."
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,42 @@ async def test_forced_calls_are_held_to_a_grammar(path: str) -> None:
             assert "tool" in response.text
 
 
+def shown(path: str, response: httpx2.Response) -> tuple[str, str]:
+    """All text and arguments that a client sees of an answer, and why it ended."""
+    data = response.json()
+    if path == CHAT:
+        (choice,) = data["choices"]
+        calls = choice["message"].get("tool_calls", ())
+        text = choice["message"]["content"] or ""
+        text += "".join(call["function"]["arguments"] for call in calls)
+        return text, choice["finish_reason"]
+    if path == RESPONSES:
+        texts = [item.get("arguments") or str(item["content"]) for item in data["output"]]
+        return "".join(texts), data["incomplete_details"]["reason"]
+    texts = [block.get("text") or block["input"]["_raw"] for block in data["content"]]
+    return "".join(texts), data["stop_reason"]
+
+
+@WITH_TOOLS
+async def test_a_forced_call_cut_off_by_its_length_shows_no_markup(path: str) -> None:
+    fields, _ = with_tool(path, OBJECT)
+    most = "max_output_tokens" if path == RESPONSES else "max_tokens"
+    num_tokens = len(TEXT.tokenizer.encode_with_specials(CALL.partition("1}")[0]))
+    reason = {CHAT: "length", RESPONSES: "max_output_tokens", MESSAGES: "max_tokens"}[path]
+    async with serving() as server:
+        for choice in CHOICES[path]:
+            for count in (1, 2, num_tokens // 2, num_tokens):
+                asked = {**fields, "tool_choice": choice, most: count}
+                arguments = '{"a":' if count == num_tokens else ""
+                response = await ask(server, path, **asked)
+                assert shown(path, response) == (arguments, reason), (count, response.text)
+                streamed = await ask(server, path, **asked, stream=True)
+                assert "<tool" not in streamed.text
+                assert '\\"name' not in streamed.text
+                assert f'"{reason}"' in streamed.text
+        await server.idle()
+
+
 @WITH_TOOLS
 async def test_strict_tools_are_held_to_a_grammar_without_being_forced(path: str) -> None:
     async with serving() as server:

@@ -115,7 +115,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{**F, "strict": 5}]}, "tools[0].strict"),
     ({"store": "x"}, "store"),
     ({"metadata": "x"}, "metadata"),
-    ({"metadata": {"a": 5}}, "metadata[...]"),
+    ({"metadata": {"b": "x", "a": 5}}, "metadata.a"),
     ({"user": 5}, "user"),
     ({"prompt_cache_key": 5}, "prompt_cache_key"),
     ({"service_tier": 5}, "service_tier"),

@@ -281,8 +281,12 @@ def test_second_signal_ends_at_once(model: Path) -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         client = httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
         with client as answer:
-            next(answer.iter_lines())
+            next(line for line in answer.iter_lines() if line.startswith("data:"))
             server.process.send_signal(signal.SIGTERM)
+            server.wait_for(
+                r"stopping: 1 answer is finished first, which may take 30 s; a second Ctrl-C or "
+                "SIGTERM ends it at once\n"
+            )
             stops_accepting(url)
             assert server.process.poll() is None
             started = time.monotonic()
@@ -298,12 +302,15 @@ def test_second_signal_ends_running_answers_with_an_error(model: Path) -> None:
         thread, lines = start_stream(url)
         wait_for_first(lines)
         server.process.send_signal(signal.SIGTERM)
-        stops_accepting(url)
-        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("which may take 100 s")
+        server.process.send_signal(signal.SIGINT)
         thread.join(60)
         assert "shutting_down" in lines[-4]
         assert lines[-2] == "data: [DONE]"
-        assert server.end()[0] == 0
+        code, log = server.end()
+        assert code == 0
+        assert server.lines[-1] == "stopping at once\n"
+        assert 'msg="answers are cut off" answers=1' in log
 
 
 def test_half_sent_request_does_not_hold_up_the_end(model: Path) -> None:
@@ -317,6 +324,7 @@ def test_half_sent_request_does_not_hold_up_the_end(model: Path) -> None:
             server.process.send_signal(signal.SIGTERM)
             assert server.end()[0] == 0
             assert time.monotonic() - started < 20
+            assert server.lines[-1] == "stopping\n"
 
 
 def test_signal_while_loading(model: Path) -> None:

@@ -1,10 +1,14 @@
-"""Sizes for people."""
+"""Sizes and values of others, for people."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from luce.units import format_bytes, parse_bytes
+import luce
+from luce.units import cut, cut_number, format_bytes, parse_bytes, quoted
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,21 @@ def test_parse(text: str, count: int) -> None:
 def test_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="is no size; write one as 512MiB"):
         parse_bytes(text)
+
+
+def test_what_is_cut_says_so() -> None:
+    assert (cut("ab", 2), cut("abc", 2), cut("", 2)) == ("ab", "ab…", "")
+    assert (quoted("it's"), quoted("a\n" + "b" * 99)) == ('"it\'s"', "'a\\n" + "b" * 62 + "…'")
+    assert (cut_number(-1.5), cut_number(10**60)) == ("-1.5", "1" + "0" * 23 + "…")
+
+
+def test_no_message_is_cut_without_a_mark() -> None:
+    """Whoever cuts a value inside a message forgets the mark sooner or later."""
+    in_braces = re.compile(r"\{[^{}\n]*\[:\w+\](?:!r)?\}")
+    root = Path(luce.__file__).parent
+    found = [
+        f"{path.relative_to(root)}: {match[0]}"
+        for path in root.rglob("*.py")
+        for match in in_braces.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["units.py: {text[:most]}"]

@@ -74,7 +74,7 @@ def split_blocks(argv: Sequence[str]) -> CommandLine:
     The first word opens the first block if it is no option: it is the model's path.
 
     Raises:
-        UsageError: a `--model` without a path; the message names the block.
+        UsageError: a `--model` without a path, a `--demo` with one; the message names the block.
     """
     words = deque(argv)
     prelude: list[str] = []
@@ -90,7 +90,9 @@ def split_blocks(argv: Sequence[str]) -> CommandLine:
     while words:
         word = words.popleft()
         flag, separator, value = word.partition("=")
-        if word == DEMO_FLAG:
+        if flag == DEMO_FLAG:
+            if separator:
+                raise UsageError(f"block {len(opened) + 1}: {DEMO_FLAG} takes no value")
             arguments = open_block(None)
         elif flag == MODEL_FLAG:
             path = value if separator else _following_path(words)

@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from luce.cli.launch import read_launch
+from luce.cli.launch import LAUNCH_OPTIONS, read_launch
+from luce.cli.options import describe_unknown, flags_of
 from luce.cli.rich_output import print_rich
 from luce.cli.visible import visible
 from luce.config.model import ModelConfig
@@ -62,7 +63,7 @@ def list_devices(argv: Sequence[str]) -> int:
         UsageError: more than that.
         ModelFileError: the model cannot be read.
     """
-    listing = _listing(argv, f"luce_server {_LIST_FLAG}")
+    listing = _listing(argv, _LIST_FLAG)
     for line in _lines(listing):
         print(line)
     return listing.exit_code
@@ -75,7 +76,7 @@ def show_devices(argv: Sequence[str]) -> int:
         UsageError: wrong arguments.
         ModelFileError: the model cannot be read.
     """
-    listing = _listing(argv, "luce devices")
+    listing = _listing(argv, "devices")
     table = Table()
     for heading in ("device", "type", "arch"):
         table.add_column(heading, no_wrap=True)
@@ -96,10 +97,7 @@ def show_devices(argv: Sequence[str]) -> int:
 
 def _listing(argv: Sequence[str], command: str) -> _Listing:
     launch = read_launch(argv)
-    if len(launch.words) > 1 or any(word.startswith("-") for word in launch.words):
-        raise UsageError(
-            f"usage: {command} [MODEL] [--device-inventory FILE] [--device-memory ...]"
-        )
+    _check_words(launch.words, command)
     machine = machine_for(RoutingConfig(**launch.routing), [])
     if not launch.words:
         return _Listing(machine, None, None, None)
@@ -107,6 +105,21 @@ def _listing(argv: Sequence[str], command: str) -> _Listing:
     checkpoint = open_checkpoint(path)
     spec = load_spec(ModelConfig(path=path, name=path.name or "model"))
     return _Listing(machine, path, checkpoint, choose_among(checkpoint, spec, machine))
+
+
+def _check_words(words: Sequence[str], command: str) -> None:
+    """At most a model.
+
+    Raises:
+        UsageError: more than that, or an option that is none here.
+    """
+    for word in words:
+        if word.startswith("-"):
+            raise UsageError(f"{command}: {describe_unknown(word, flags_of(LAUNCH_OPTIONS))}")
+    if len(words) > 1:
+        raise UsageError(f"{command}: unexpected word {words[1]!r}: it takes one model")
+    if words and not words[0]:
+        raise UsageError(f"{command}: the model's path is empty")
 
 
 def _lines(listing: _Listing) -> Iterator[str]:

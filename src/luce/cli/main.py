@@ -52,6 +52,10 @@ def _serve(argv: list[str]) -> int:
         from luce.cli.mix import hand_over
 
         hand_over(argv, os.environ)
+    if _wants(argv, *_HELP_FLAGS):
+        return _print_server_help()
+    if _wants(argv, _VERSION_FLAG):
+        return _print_version("luce_server")
     if argv[:1] == [_PROFILE_FLAG]:
         from luce.cli.print_profile import print_profile
 
@@ -60,10 +64,6 @@ def _serve(argv: list[str]) -> int:
         from luce.cli.devices import list_devices
 
         return list_devices(argv[1:])
-    if _wants(argv, *_HELP_FLAGS):
-        return _print_server_help()
-    if _wants(argv, _VERSION_FLAG):
-        return _print_version("luce_server")
     launch = read_launch(argv)
     loaded = resolve(launch, os.environ)
     for note in loaded.notes:
@@ -87,7 +87,8 @@ def _run_subcommand(argv: list[str]) -> int:
     if name == _VERSION_FLAG:
         return _print_version("luce")
     known = ", ".join(_SUBCOMMANDS)
-    problem = f"unknown subcommand {name!r}" if name else "no subcommand given"
+    kind = "option" if name.startswith("-") else "subcommand"
+    problem = f"unknown {kind} {name!r}" if name else "no subcommand given"
     raise UsageError(f"{problem}; there are {known} (luce --help)")
 
 

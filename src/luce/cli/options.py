@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from luce.cli.launch import LAUNCH_OPTIONS
@@ -69,6 +69,19 @@ def add_option(parser: argparse.ArgumentParser, option: Option, **extra: Any) ->
     )
 
 
+def describe_unknown(word: str, known: Iterable[str]) -> str:
+    """What to say of an option that is none of `known`, which one of them may have been meant."""
+    flag = word.partition("=")[0]
+    meant = suggest(flag.lstrip("-"), [each.lstrip("-") for each in known])
+    hint = f"; did you mean --{meant}?" if meant else "; --help lists all options"
+    return f"unknown option {flag}{hint}"
+
+
+def flags_of(options: Sequence[Option]) -> list[str]:
+    """All spellings of the options."""
+    return [flag for option in options for flag in option.spellings]
+
+
 def _argument_type(option: Option) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
@@ -102,15 +115,8 @@ def _explain_stray(word: str, allowed: Sequence[Option]) -> str:
     if not word.startswith("-") or word == "-":
         return f"unexpected word {word!r}: a model's path comes first or after --model"
     flag = word.partition("=")[0]
-    if flag in _flags(LISTENER_OPTIONS):
+    if flag in flags_of(LISTENER_OPTIONS):
         return f"{flag} belongs in the first model block"
-    if flag in _flags(MODEL_OPTIONS):
+    if flag in flags_of(MODEL_OPTIONS):
         return f"{flag} belongs to a model: write it after that model's path"
-    known = [known[2:] for known in _flags([*LAUNCH_OPTIONS, *allowed])]
-    meant = suggest(flag.lstrip("-"), known)
-    hint = f"; did you mean --{meant}?" if meant else "; --help lists all options"
-    return f"unknown option {flag}{hint}"
-
-
-def _flags(options: Sequence[Option]) -> list[str]:
-    return [flag for option in options for flag in option.spellings]
+    return describe_unknown(flag, flags_of([*LAUNCH_OPTIONS, *allowed]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from luce.config.option import BadValue
+from luce.units import quoted
 
 Backend = Literal["cpu", "cuda", "hip"]
 BACKENDS: dict[str, Backend] = {"cpu": "cpu", "cuda": "cuda", "hip": "hip"}
@@ -54,5 +55,5 @@ def parse_device(text: str) -> DeviceName:
     if backend not in BACKENDS or (digits is None and backend != "cpu"):
         raise BadValue(f"{text!r} is none of cpu, cpu:N, cuda:N, hip:N")
     if len(digits or "") > _MAX_DIGITS or int(digits or 0) > MAX_INDEX:
-        raise BadValue(f"{text[:_MAX_DIGITS]!r}: no machine has that many; 0 to {MAX_INDEX}")
+        raise BadValue(f"{quoted(text, _MAX_DIGITS)}: no machine has that many; 0 to {MAX_INDEX}")
     return DeviceName(BACKENDS[backend], int(digits or 0))

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from luce.units import cut
+
 MAX_INTEGER = 2**31 - 1
 """Largest integer any option takes: far above every sensible count, far below what overflows
 a message field or a tensor index."""
@@ -190,7 +192,9 @@ class Option:
         if not _INTEGER.fullmatch(text):
             raise BadValue(f"{text!r} is not a whole number")
         if len(text) > _MAX_DIGITS or not self.lowest <= int(text) <= self.highest:
-            raise BadValue(f"{text[:_MAX_DIGITS]} is out of range, {self.lowest} to {self.highest}")
+            raise BadValue(
+                f"{cut(text, _MAX_DIGITS)} is out of range, {self.lowest} to {self.highest}"
+            )
         return int(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ from luce.listener.routes.unload import UnloadEndpoint
 from luce.listener.served import ServedModels
 from luce.listener.telemetry import Telemetry
 from luce.routing.router import Router
+from luce.units import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +152,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _as_api_error(request: Request, status: int, allowed: str) -> ApiError:
-    method, path = request.method, request.url.path[:128]
+    method, path = request.method, cut(request.url.path, 128)
     if status == 404:
-        return RouteNotFound(f"There is no {path} here.")
+        meant = _meant(path, {each.path for each in request.app.routes if isinstance(each, Route)})
+        hint = f"; there is {meant}: look at the client's base URL" if meant else ""
+        return RouteNotFound(f"There is no {path} here{hint}.")
     if status == 405:
-        return MethodNotAllowed(f"{path} does not take {method[:16]}; it takes {allowed}.")
+        return MethodNotAllowed(f"{path} does not take {cut(method, 16)}; it takes {allowed}.")
     return InvalidRequest("The request is not understood.")
+
+
+def _meant(path: str, known: Collection[str]) -> str | None:
+    """The route of a client whose base URL has `/v1` too often, or not at all, or slashes."""
+    steps = [step for step in path.split("/") if step]
+    while steps[:1] == ["v1"]:
+        del steps[0]
+    rest = "/".join(steps)
+    meant = (each for each in (f"/v1/{rest}", f"/{rest}") if rest and each in known)
+    return next(meant, None)

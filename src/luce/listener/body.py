@@ -15,6 +15,7 @@ from luce.errors import (
     RequestTimeout,
     UnsupportedMediaType,
 )
+from luce.units import cut
 
 _JSON_TYPES = ("application/json", "text/json")
 
@@ -93,14 +94,14 @@ def _check_type(content_type: str) -> None:
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind and kind not in _JSON_TYPES and not kind.endswith("+json"):
         raise UnsupportedMediaType(
-            f"The body should be application/json, not {kind[:64]}; set the Content-Type header."
+            f"The body should be application/json, not {cut(kind)}; set the Content-Type header."
         )
 
 
 def _check_encoding(encoding: str) -> None:
     if encoding.strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType(
-            f"The body must not be encoded ({encoding[:64]}); leave Content-Encoding out."
+            f"The body must not be encoded ({cut(encoding)}); leave Content-Encoding out."
         )
 
 

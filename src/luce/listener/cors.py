@@ -16,6 +16,7 @@ from luce.config.forms import ANY_ORIGIN
 from luce.config.listener import ListenerConfig
 from luce.errors import Forbidden
 from luce.listener.respond import Headers
+from luce.units import quoted
 
 MAX_AGE_S = 600
 """How long a browser may remember a preflight's answer."""
@@ -81,9 +82,9 @@ class Cors:
         origin = _first(asked, _ORIGIN)
         if not origin or self._allows(origin) or _is_own(origin, asked):
             return
-        shown = origin[:128].decode("latin-1")
+        shown = quoted(origin.decode("latin-1"), 128)
         raise Forbidden(
-            f"Pages of {shown!r} may not use this server; start it with --cors-origin to allow it."
+            f"Pages of {shown} may not use this server; start it with --cors-origin to allow it."
         )
 
     def _allows(self, origin: bytes) -> bool:

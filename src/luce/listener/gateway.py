@@ -9,12 +9,14 @@ import contextlib
 import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from luce.errors import UsageError
+from luce.option_file import reason_of
 from luce.workers.spawn import signal_name
 
 log = logging.getLogger(__name__)
@@ -60,10 +62,14 @@ def check_gateway(path: Path) -> None:
     """
     if os.name != "posix":
         raise UsageError(f"{FLAG} needs a POSIX system")
-    if not path.is_file():
-        raise UsageError(f"{FLAG} {path}: there is no such file")
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{FLAG}: cannot run {path}: {reason_of(error)}") from error
+    if not is_file:
+        raise UsageError(f"{FLAG}: cannot run {path}: it is not a regular file")
     if not os.access(path, os.X_OK):
-        raise UsageError(f"{FLAG} {path}: the file is not executable")
+        raise UsageError(f"{FLAG}: cannot run {path}: the file is not executable")
 
 
 class Gateway:

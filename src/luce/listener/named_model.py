@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from luce.errors import InvalidRequest, ModelNotFound
 from luce.listener.served import ServedModel, ServedModels
+from luce.units import quoted
 
 _NO_NAME = (None, "", "auto")
 
@@ -40,7 +41,7 @@ def named_model(models: ServedModels, name: str | None, *, is_strict: bool = Fal
 def no_such_model(models: ServedModels, name: str) -> ModelNotFound:
     """The error about a name that is none of theirs."""
     return ModelNotFound(
-        f"There is no model {name[:128]!r}; available models: {_names(models)}.", param="model"
+        f"There is no model {quoted(name, 128)}; available models: {_names(models)}.", param="model"
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from luce.errors import ResponseNotFound
 from luce.listener.dialects.responses_wire import Item
+from luce.units import quoted
 
 MAX_RESPONSES = 1024
 MAX_BYTES = 64 * 2**20
@@ -87,6 +88,6 @@ class ResponseStore:
 def not_kept(response_id: str, param: str | None = None) -> ResponseNotFound:
     """The error about an id that leads nowhere."""
     return ResponseNotFound(
-        f"There is no response {response_id[:64]!r} here; send the conversation instead.",
+        f"There is no response {quoted(response_id)} here; send the conversation instead.",
         param=param,
     )

@@ -12,6 +12,7 @@ from luce.protocol.messages import Limits
 from luce.protocol.sampling import ReasoningBudget, SamplingParams
 from luce.text.budgets import BudgetEnvelope
 from luce.text.call import GenerationCall, SamplingOverrides
+from luce.units import cut_number
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,10 @@ def sampling_params(
     bias = call.sampling.logit_bias or {}
     for token_id in bias:
         if not 0 <= token_id < vocab_size:
+            param = f"logit_bias.{cut_number(token_id)}"
             raise InvalidRequest(
-                f"logit_bias names token {token_id}; the model's tokens are 0 to {vocab_size - 1}.",
-                param=f"logit_bias.{token_id}",
+                f"{param}: there is no such token; the model's are 0 to {vocab_size - 1}.",
+                param=param,
             )
     room = limits.max_seq_tokens - prompt.num_tokens
     wanted = budgets.default_max_tokens if call.max_tokens is None else call.max_tokens

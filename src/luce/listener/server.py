@@ -22,16 +22,17 @@ from luce.listener.app import Services, build_app
 from luce.listener.bind import check_free
 from luce.listener.body import BodyLimits
 from luce.listener.entrance import Entrance, open_entrance
-from luce.listener.gateway import LOOPBACK, Gateway, GatewayCommand, check_gateway
+from luce.listener.gateway import DRAIN_PATIENCE_S, LOOPBACK, Gateway, GatewayCommand, check_gateway
 from luce.listener.generate import Generator
 from luce.listener.grammar_pool import GrammarPool
 from luce.listener.http_server import HttpServer
 from luce.listener.keepers import keeper_of
+from luce.listener.option_files import check_option_files
 from luce.listener.placing import machine_for, place_models
 from luce.listener.residency import Placement, policy_of
 from luce.listener.routes.generation import ClientRules
 from luce.listener.served import ServedModel, ServedModels
-from luce.listener.shutdown import Shutdown
+from luce.listener.shutdown import Shutdown, farewell
 from luce.listener.startup import say
 from luce.observability.log import configure_logging
 from luce.routing.router import TICK_S, Router
@@ -57,9 +58,11 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
         The exit code of an orderly end, 0.
 
     Raises:
-        StartupError: the address cannot be had, or a model does not come up.
+        StartupError: a file is not what it should be, the address cannot be had, or a model does
+            not come up.
     """
     configure_logging()
+    check_option_files(config.models)
     port_option = "--port"
     if config.routing.routing_gateway is not None:
         check_gateway(config.routing.routing_gateway)
@@ -68,8 +71,6 @@ def serve(config: ServerConfig, launcher: Launcher | None = None) -> int:
     with open_entrance(own_address(config), port_option) as entrance:
         machine = machine_for(config.routing, config.models)
         placed = place_models(config, machine)
-        # Not before: what cannot be placed is not loaded either.
-        say(f"luce {__version__} listens on {entrance.url} and loads {_names(config)}")
         config = replace(config, models=tuple(model.config for model in placed))
         placement = Placement(placed, machine)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -143,6 +144,8 @@ class ListenerProcess:
             cors=entrance.cors,
         )
         self._http = HttpServer(build_app(services), entrance.tls)
+        self._grace_s = 0.0
+        self._is_stop_told = False
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
 
@@ -158,23 +161,26 @@ class ListenerProcess:
             StartupError: a model does not come up.
         """
         self._watch_signals()
+        # Not before: whoever reads it may ask for our end.
+        say(f"luce {__version__} listens on {self._entrance.url} and loads {_names(self._config)}")
         http = asyncio.create_task(self._http.serve(sockets=[self._entrance.sock]), name="http")
         ticks = asyncio.create_task(self._tick(), name="router-tick")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         startup = asyncio.create_task(self._keeper.start(), name="start")
-        grace_s = 0.0
         try:
             await asyncio.wait({startup, stop, http}, return_when=asyncio.FIRST_COMPLETED)
             if startup.done():
                 startup.result()
                 self._announce()
-                grace_s = self._config.listener.shutdown_grace_s
+                self._grace_s = self._config.listener.shutdown_grace_s
                 return await self._serve_until(stop, http)
         finally:
             for task in (startup, ticks, stop):
                 task.cancel()
             self._keeper.shut_down()
-            await self._shutdown(http).run(grace_s)
+            if self._grace_s:
+                self._tell_stop(0)  # A gateway that ended asks for it as well as a signal does.
+            await self._shutdown(http).run(self._grace_s)
             await self._keeper.close()
             await asyncio.gather(startup, ticks, stop, return_exceptions=True)
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -211,7 +217,19 @@ class ListenerProcess:
 
     def _on_signal(self) -> None:
         """The first one asks for an orderly end, the second for one at once."""
-        (self._force if self._stop.is_set() else self._stop).set()
+        if not self._stop.is_set():
+            self._stop.set()
+            has_gateway = self._config.routing.routing_gateway is not None and self._grace_s > 0
+            self._tell_stop(DRAIN_PATIENCE_S if has_gateway else 0)
+        elif not self._force.is_set():
+            self._force.set()
+            say("stopping at once")
+
+    def _tell_stop(self, drain_s: float) -> None:
+        """Say, once, what the end waits for; a gateway may take `drain_s` of it."""
+        if not self._is_stop_told:
+            self._is_stop_told = True
+            say(farewell(self._generator.num_running, self._grace_s, drain_s))
 
     async def _tick(self) -> None:
         while True:

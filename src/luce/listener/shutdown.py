@@ -54,6 +54,8 @@ class Shutdown:
         self.http.stop_accepting()
         await self._ends_or_forced(self.http_task, grace_s)
         if not self.http_task.done():
+            if self.generator.num_running:
+                log.warning("answers are cut off", extra={"answers": self.generator.num_running})
             self.generator.abort_all(_stopping())
             await asyncio.wait({self.http_task}, timeout=ABORT_PATIENCE_S)
         self.http.cut_connections()
@@ -79,6 +81,29 @@ class Shutdown:
             await asyncio.wait({what, forced}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             forced.cancel()
+
+
+def farewell(num_answers: int, grace_s: float, drain_s: float) -> str:
+    """What people are told when the end begins, so that silence does not look like a hang.
+
+    Args:
+        num_answers: how many are being generated.
+        grace_s: how long these may take.
+        drain_s: how long a gateway may take before; 0: there is none.
+    """
+    seconds = grace_s + drain_s if num_answers else drain_s
+    if not seconds or (num_answers and not grace_s):
+        return "stopping"
+    if not num_answers:
+        what, they = "the gateway ends", "it"
+    elif num_answers == 1:
+        what, they = "1 answer is finished first", "it"
+    else:
+        what, they = f"{num_answers} answers are finished first", "them"
+    return (
+        f"stopping: {what}, which may take {seconds:.0f} s; a second Ctrl-C or SIGTERM ends "
+        f"{they} at once"
+    )
 
 
 def _stopping() -> ShuttingDown:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luce.errors import ModelFileError
-from luce.loaders.gguf_split import split_paths
-from luce.loaders.mapped import describe_os_error
+from luce.loaders.gguf_split import check_all_there, split_paths
+from luce.loaders.mapped import unreadable
 
 _IN_FOLDER = ("*.safetensors", "*.json")
 
@@ -35,11 +35,10 @@ class FileIdentity:
                 paths = [each for pattern in _IN_FOLDER for each in sorted(path.glob(pattern))]
             else:
                 paths = split_paths(path)
+                check_all_there(paths)
             return cls(tuple(_entry(each, each.stat()) for each in paths))
-        except FileNotFoundError as error:
-            raise ModelFileError(f"{path}: there is no such file or folder") from error
         except OSError as error:
-            raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+            raise unreadable(error.filename or path, error) from error
 
     @property
     def digest(self) -> str:

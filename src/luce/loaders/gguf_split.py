@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from luce.errors import ModelFileError
@@ -48,8 +50,9 @@ class GgufModel:
         paths = split_paths(path)
         self.path = paths[0]
         self.tensors = MappedTensors()
+        check_all_there(paths)
         for index, part in enumerate(paths):
-            self._files.append(_open_part(part, index, len(paths)))
+            self._files.append(GgufFile(part))
             if len(paths) > 1:
                 _check_part(self._files[-1], {"split.no": index, "split.count": len(paths)})
             self.tensors.add(self._files[-1].file, self._files[-1].tensors)
@@ -92,10 +95,16 @@ def split_paths(path: Path) -> list[Path]:
     ]
 
 
-def _open_part(path: Path, index: int, count: int) -> GgufFile:
-    if count > 1 and not path.exists():
-        raise ModelFileError(f"{path}: file {index + 1} of {count} of this model is missing")
-    return GgufFile(path)
+def check_all_there(paths: Sequence[Path]) -> None:
+    """Look for the files of a split; what is wrong with a single one, opening it says.
+
+    Raises:
+        ModelFileError: one is missing.
+    """
+    count = len(paths)
+    for number, path in enumerate(paths, start=1):
+        if count > 1 and not os.path.lexists(path):
+            raise ModelFileError(f"{path}: file {number} of {count} of this model is missing")
 
 
 def _check_part(file: GgufFile, expected: dict[str, int]) -> None:

@@ -21,6 +21,13 @@ def describe_os_error(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def unreadable(path: str | Path, error: OSError | ValueError) -> ModelFileError:
+    """What is said of a file or folder that cannot be looked at, whoever tried."""
+    if isinstance(error, FileNotFoundError):
+        return ModelFileError(f"{path}: there is no such file or folder")
+    return ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}")
+
+
 def _regular_size(path: Path, status: os.stat_result, may_be_empty: bool = False) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise ModelFileError(f"{path}: is not a regular file")
@@ -46,7 +53,7 @@ def check_is_file(path: Path, *, limit: int | None = None, may_be_empty: bool = 
     try:
         size = _regular_size(path, path.stat(), may_be_empty)
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+        raise unreadable(path, error) from error
     if limit is not None and size > limit:
         raise ModelFileError(f"{path}: has {size} bytes, more than the {limit} it may have")
     return size
@@ -64,7 +71,7 @@ def read_small_file(path: Path, limit: int, *, may_be_empty: bool = False) -> by
             # By its size and not by the limit: `read` sets the whole buffer aside at once.
             return stream.read(size)
     except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+        raise unreadable(path, error) from error
 
 
 class MappedFile:
@@ -85,7 +92,7 @@ class MappedFile:
                 self.size = _regular_size(path, os.fstat(stream.fileno()))
                 self.data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
+            raise unreadable(path, error) from error
 
     def close(self) -> None:
         """Drop the map. Views made by `view` must be gone."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import stat
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from luce.loaders.hf_hparams import hf_hparams
 from luce.loaders.hf_text import hf_text_metadata
 from luce.loaders.hparams import HParams
 from luce.loaders.json_file import read_json_object
-from luce.loaders.mapped import MappedTensors, describe_os_error
+from luce.loaders.mapped import MappedTensors, unreadable
 from luce.loaders.safetensors import SafetensorsModel
 from luce.loaders.unused import drop_unused, unused_notice
 
@@ -33,22 +35,33 @@ def model_container(path: Path) -> Container:
         ModelFileError: nothing is there, or nothing that could be a model.
     """
     try:
-        is_folder = path.is_dir()
-        exists = is_folder or path.exists()
+        # Not `is_dir` and `exists`: to them a link that leads in circles is nothing at all.
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        has_config = is_folder and "config.json" in os.listdir(path)
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path}: cannot be read: {describe_os_error(error)}") from error
-    if not exists:
-        raise ModelFileError(f"{path}: there is no such file or folder")
+        raise unreadable(path, error) from error
     if not is_folder and path.suffix == ".safetensors":
         raise ModelFileError(
             f"{path}: name the folder that holds this file and its config.json instead"
         )
-    if is_folder and not (path / "config.json").exists():
+    if is_folder and not has_config:
         raise ModelFileError(
             f"{path}: is a folder without config.json; a model is a .gguf file or a Hugging Face "
             "folder"
         )
     return "safetensors" if is_folder else "gguf"
+
+
+def model_name(path: Path) -> str:
+    """A model's name by its own metadata; nothing else of it is checked.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    if model_container(path) == "gguf":
+        with contextlib.closing(GgufModel(path)) as model:
+            return gguf_name(model)
+    return path.resolve().name
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from luce import __version__
-from luce.errors import ModelFileError
 from luce.loaders.checkpoint import Checkpoint
 from luce.loaders.gguf_split import split_paths
+from luce.loaders.mapped import unreadable
 from luce.placement.devices import Device
 from luce.placement.memory_plan import PlanIdentity
 from luce.protocol.messages import LoadSpec
@@ -54,7 +54,7 @@ def _files_digest(checkpoint: Checkpoint, path: Path) -> str:
         try:
             status = file.stat()
         except OSError as error:
-            raise ModelFileError(f"{file}: cannot be read: {error.strerror}") from error
+            raise unreadable(file, error) from error
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     digest.update(repr(checkpoint.hparams).encode())
     for name in checkpoint.tensors.names():

@@ -88,7 +88,11 @@ class InventoryFile:
             content = json.loads(text) if self._path.suffix == ".json" else tomllib.loads(text)
         except RecursionError as error:
             raise UsageError(f"{self._path}: no inventory of devices: nested too deeply") from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UsageError(
+                f"--device-inventory: cannot read {self._path}: {reason_of(error)}"
+            ) from error
+        except ValueError as error:
             reason = reason_of(error)
             raise UsageError(f"{self._path}: no inventory of devices: {reason}") from error
         if not isinstance(content, dict):

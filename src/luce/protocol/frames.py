@@ -198,10 +198,18 @@ class FrameConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame)
 
-    def close(self, reason: Exception | None = None) -> None:
-        """End the connection now, unsent bytes included; `on_closed` gets the reason."""
+    def close(self, reason: Exception | None = None, last: ToWorker | None = None) -> None:
+        """End the connection now, unsent bytes included; `on_closed` gets the reason.
+
+        Args:
+            reason: why.
+            last: sent before if the kernel takes it: a worker that is told of an end does not take
+                it for our death.
+        """
         if self._transport is None or self._transport.is_closing():
             return
+        if last is not None:
+            self.send(last)
         self._reason = reason
         self._transport.abort()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from luce.errors import ApiError, ModelLoading, ModelNotFound, ModelUnavailable
+from luce.units import quoted
 
 ServingState = Literal[
     "loading", "ready", "restarting", "unavailable", "closing", "evicted", "entering", "failed"
@@ -158,7 +159,9 @@ class ByName:
         pinned = self.pinned(request)
         if pinned is None:
             names = ", ".join(self._names)
-            message = f"There is no model {str(request.model)[:128]!r}; available models: {names}."
+            message = (
+                f"There is no model {quoted(str(request.model), 128)}; available models: {names}."
+            )
             return Reject(ModelNotFound(message, param="model"))
         return _only([model for model in models if model.name == pinned], pinned)
 

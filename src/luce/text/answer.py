@@ -102,8 +102,10 @@ class Answer:
             in_close: it was cut off while reasoning was being closed; half a tag is not shown.
         """
         if self._splitter is not None:
+            is_markup = is_cut and self._tools is not None and self._tools.must_come
             for piece in self._splitter.flush(hides_half_tag=in_close):
-                self._take(piece)
+                if piece.channel == "reasoning" or not is_markup or self._is_in_call():
+                    self._take(piece)
         if self._tools is not None and not self.is_over:
             self._show(self._tools.finish(is_cut=is_cut))
         self._release()

@@ -43,6 +43,7 @@ from luce.text.tools.parser import CallPlaces, ToolParser
 from luce.text.tools.registry import active_syntaxes, find_syntax
 from luce.text.tools.syntax import ToolSyntax
 from luce.text.vocabulary import TokenVocabulary, token_vocabulary
+from luce.units import cut_number, quoted
 
 _NOTHING_SAID = ThinkingOptions()
 
@@ -183,6 +184,7 @@ class TextBundle:
         in_reasoning = channels is not None and ends_in_reasoning(channels, rendered)
         tools = _callable_tools(call)
         place = None if channels is None else reasoning_place(channels, call.reasoning, rendered)
+        order = grammar_order(call, tools, place)
         return PreparedPrompt(
             prompt_bytes=_int32_bytes(ids),
             stop=call.stop,
@@ -191,8 +193,9 @@ class TextBundle:
             in_reasoning=in_reasoning,
             tools=tools,
             is_single_call=not call.parallel_tool_calls,
-            order=grammar_order(call, tools, place),
+            order=order,
             calls_first=call.answer_format is not None,
+            must_call=order is not None and order.must_call,
             close=self.thinking.close_for(call.reasoning, in_reasoning),
             reports_logprobs=call.sampling.logprobs is not None,
         )
@@ -239,7 +242,7 @@ class TextBundle:
                 syntaxes,
                 DeclaredTools(prepared.tools),
                 is_single=prepared.is_single_call,
-                places=CallPlaces.forced(own, prepared.calls_first) if is_forced else CallPlaces(),
+                places=_places(prepared, own),
             )
         return OutputPipeline(
             Detokenizer(self.tokenizer, self.stop_token_ids, self._control_ids(texts)),
@@ -265,7 +268,7 @@ class TextBundle:
             unknown = next((i for i in ids if not 0 <= i < self.vocab_size), None)
             if unknown is not None:
                 raise InvalidRequest(
-                    f"prompt has token {unknown}; the model's tokens are 0 to "
+                    f"prompt has token {cut_number(unknown)}; the model's tokens are 0 to "
                     f"{self.vocab_size - 1}.",
                     param="prompt",
                 )
@@ -324,6 +327,13 @@ class TextBundle:
         return [token_id for token_id in ids if token_id is not None]
 
 
+def _places(prepared: PreparedPrompt, own: ToolSyntax) -> CallPlaces:
+    """Where the calls of a generation are looked for."""
+    if prepared.grammar is None:
+        return CallPlaces()
+    return CallPlaces.forced(own, comes_first=prepared.calls_first, must_come=prepared.must_call)
+
+
 def _tool_syntax(traits: TemplateTraits, source: str, architecture: str) -> ToolSyntax:
     if traits.has_tools or traits.has_calls:
         return find_syntax(source, architecture)
@@ -339,7 +349,7 @@ def _callable_tools(call: GenerationCall) -> tuple[ToolSpec, ...]:
     named = tuple(tool for tool in call.tools if tool.name == choice.name)
     if not named:
         raise InvalidRequest(
-            f"tool_choice names {choice.name[:64]!r}, which is not among the tools.",
+            f"tool_choice names {quoted(choice.name)}, which is not among the tools.",
             param="tool_choice",
         )
     return named

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 
 from luce.grammar import NOTHING_VALID, GrammarFault, GrammarVocabulary
 from luce.text.schema_error import SchemaError
+from luce.units import quoted
 
 _ESCAPES = {'"': '"', "\\": "\\\\", "\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 """Characters that JSON escapes, and what follows the backslash, as it stands in a class."""
@@ -326,7 +327,7 @@ def _insides_of_set(one: str) -> Insides:
     try:
         matcher = _bytes_vocabulary().compile(f"start: {slashed(one)}\n")
     except GrammarFault as fault:
-        raise SchemaError((), f"{one[:40]!r} in an expression: {fault.why}") from fault
+        raise SchemaError((), f"{quoted(one, 40)} in an expression: {fault.why}") from fault
     held = [
         letter
         for character, letter in _ESCAPES.items()

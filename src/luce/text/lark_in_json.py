@@ -27,6 +27,7 @@ from luce.text.json_insides import (
 from luce.text.lark import escaped
 from luce.text.lark_rows import Place, Rows, UnreadRules
 from luce.text.schema_error import SchemaError
+from luce.units import cut
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _TOKEN = re.compile(
@@ -329,7 +330,7 @@ class _Rules:
                 self._singles.update(dict.fromkeys(apart.singles))
                 return apart.expression
             if is_lost:
-                raise SchemaError((), f"{token[0][:80]} {_LOST}")
+                raise SchemaError((), f"{cut(token[0], 80)} {_LOST}")
         self._lexemes[body] = None
         return written
 
@@ -381,7 +382,7 @@ def _text_of(literal: str) -> str:
     try:
         return str(json.loads(body))
     except ValueError as error:
-        raise SchemaError((), f"{literal[:40]} has an escape that is not JSON's") from error
+        raise SchemaError((), f"{cut(literal, 40)} has an escape that is not JSON's") from error
 
 
 def _in_class(character: str) -> str:

@@ -6,9 +6,11 @@ others may be given, whose cards win.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import re
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,9 @@ from typing import Any, NoReturn
 
 from luce.errors import ModelFileError
 from luce.loaders.json_file import read_json_object
+from luce.loaders.mapped import unreadable
 from luce.text.reasoning import EFFORTS, Effort
+from luce.units import cut
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +72,42 @@ def find_card(model_name: str, folder: Path | None = None) -> ModelCard | None:
     Raises:
         ModelFileError: there is no such folder, or the card is damaged; names the key.
     """
-    if folder is not None and not folder.is_dir():
-        raise ModelFileError(f"{folder}: there is no folder of model cards here")
+    if folder is not None:
+        check_cards_folder(folder)
     stem = card_stem(model_name)
     if not stem.strip("."):
         return None
     for place in (folder, PACKAGED_CARDS):
         path = None if place is None else place / f"{stem}.json"
-        if path is not None and path.is_file():
+        if path is not None and _is_there(path, stat.S_ISREG):
             return read_card(path)
     return None
+
+
+def check_cards_folder(folder: Path) -> None:
+    """See that there is a folder.
+
+    Raises:
+        ModelFileError: there is none.
+    """
+    if not _is_there(folder, stat.S_ISDIR):
+        raise ModelFileError(f"{folder}: there is no folder of model cards here")
+
+
+def _is_there(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    """Whether a path is something of a kind; a name that is too long for a file is none.
+
+    Raises:
+        ModelFileError: nobody may look.
+    """
+    try:
+        return is_kind(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise unreadable(path, error) from error
 
 
 def read_card(path: Path) -> ModelCard:
@@ -87,6 +117,14 @@ def read_card(path: Path) -> ModelCard:
         ModelFileError: it is no JSON object, or a key is missing or of no use; names the key.
     """
     return _CardReader(path, read_json_object(path)).read()
+
+
+def tell_unknown_keys(card: ModelCard) -> None:
+    """Log the keys of a card that nobody reads."""
+    unknown = sorted(card.document.keys() - _KEYS)
+    if unknown:
+        extra = {"card": card.origin, "keys": ", ".join(unknown)}
+        log.warning("model card has keys that mean nothing", extra=extra)
 
 
 _Check = Callable[[float], bool]
@@ -134,10 +172,6 @@ class _CardReader:
             document=self._document,
         )
         self._check_lengths(card)
-        unknown = sorted(self._document.keys() - _KEYS)
-        if unknown:
-            extra = {"card": str(self._path), "keys": ", ".join(unknown)}
-            log.warning("model card has keys that mean nothing", extra=extra)
         return card
 
     def _origin(self) -> str:
@@ -185,7 +219,7 @@ class _CardReader:
             self._fail(key, "must be an object")
         unknown = sorted(value.keys() - set(known))
         if unknown:
-            self._fail(f"{key}.{unknown[0][:64]}", f"is unknown; there are {', '.join(known)}")
+            self._fail(f"{key}.{cut(unknown[0])}", f"is unknown; there are {', '.join(known)}")
         return {name: item for name, item in value.items() if item is not None}
 
     def _text(self, key: str) -> str | None:

@@ -35,6 +35,7 @@ from luce.text.schema_error import SchemaError
 from luce.text.tokenizer import Tokenizer
 from luce.text.tools.call_form import ForcedTool
 from luce.text.tools.syntax import ToolSyntax
+from luce.units import quoted
 
 _log = logging.getLogger(__name__)
 
@@ -295,7 +296,7 @@ def _parameters_of(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _whose(tool: ToolSpec) -> str:
-    return f"tool {tool.name[:64]!r}"
+    return f"tool {quoted(tool.name)}"
 
 
 def _tool_refusal(order: GrammarOrder, tool: ToolSpec, error: SchemaError) -> InvalidGrammar:

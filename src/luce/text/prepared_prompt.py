@@ -27,6 +27,7 @@ class PreparedPrompt:
         grammar: what the whole output must look like; None: anything may come.
         order: what is still to be made a grammar of; None: nothing.
         calls_first: where there is a grammar: calls come before any content.
+        must_call: where there is a grammar: there is nothing but calls.
         close: how its reasoning is closed when its budget is used up; None: it has no budget.
         reports_logprobs: the tokens of the content are reported.
     """
@@ -41,6 +42,7 @@ class PreparedPrompt:
     grammar: GrammarSpec | None = None
     order: GrammarOrder | None = None
     calls_first: bool = False
+    must_call: bool = False
     close: ForcedClose | None = None
     reports_logprobs: bool = False
 

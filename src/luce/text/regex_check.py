@@ -11,6 +11,8 @@ import json
 import re
 from functools import lru_cache
 
+from luce.units import cut
+
 MAX_CHARS = 8_192
 MAX_WEIGHT = 100_000
 """Characters of an expression whose counted repetitions of groups are written out."""
@@ -76,7 +78,7 @@ def _reason(fault: str) -> str:
         return "back-references are not supported"
     found = re.search(r"^error: (.*)$", fault, re.MULTILINE)
     return (
-        f"not a regular expression that can be followed: {found[1][:200]}"
+        f"not a regular expression that can be followed: {cut(found[1], 200)}"
         if found
         else ("not a regular expression that can be followed")
     )

@@ -24,6 +24,7 @@ from luce.text.schema_keywords import (
     UNSERVED,
     UNSERVED_FORMATS,
 )
+from luce.units import quoted
 
 MAX_NODES = 20_000
 """Schemas, and values of `enum` and `const`, in one schema."""
@@ -224,7 +225,9 @@ class SchemaReader:
             elif isinstance(found, list) and step.isdecimal() and int(step[:9]) < len(found):
                 found = found[int(step)]
             else:
-                raise SchemaError(path, f"$ref points to {reference[:200]!r}, which is not there")
+                raise SchemaError(
+                    path, f"$ref points to {quoted(reference, 200)}, which is not there"
+                )
         return found
 
     @staticmethod
@@ -242,7 +245,7 @@ class SchemaReader:
         for kind in kinds:
             if not isinstance(kind, str) or kind not in TYPES:
                 raise SchemaError(
-                    path, f"type is {str(kind)[:64]!r}; use {', '.join(sorted(TYPES))}"
+                    path, f"type is {quoted(str(kind))}; use {', '.join(sorted(TYPES))}"
                 )
         if not kinds:
             raise SchemaError(path, "type must not be an empty list")

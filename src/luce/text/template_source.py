@@ -8,7 +8,7 @@ from pathlib import Path
 from luce.errors import ModelFileError
 from luce.loaders.checkpoint import TextMetadata
 from luce.loaders.template_file import read_template_file
-from luce.text.template import CHATML_TEMPLATE
+from luce.text.template import CHATML_TEMPLATE, ChatTemplate
 from luce.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -39,6 +39,15 @@ def template_source(
             f"{path}: the model has no chat template; give one with --chat-template-file"
         )
     return source, origin
+
+
+def check_template_file(path: Path) -> None:
+    """See that a template could be used, whatever the model.
+
+    Raises:
+        ModelFileError: the file cannot be read, or has a syntax error.
+    """
+    ChatTemplate(read_template_file(path, may_be_empty=True), origin=str(path))
 
 
 def _read_template(path: Path) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from luce.text.budgets import BudgetEnvelope, BudgetOptions, resolve_budgets
 from luce.text.channels import ChannelSpec
 from luce.text.forced_close import ForcedClose, forced_close
-from luce.text.model_card import ModelCard, find_card
+from luce.text.model_card import ModelCard, find_card, tell_unknown_keys
 from luce.text.reasoning import ReasoningRequest
 from luce.text.tokenizer import Tokenizer
 
@@ -24,6 +24,22 @@ class ThinkingOptions:
 
     cards_folder: Path | None = None
     budgets: BudgetOptions = BudgetOptions()
+
+
+def budgets_and_card(
+    name: str, architecture: str, options: ThinkingOptions
+) -> tuple[BudgetEnvelope, ModelCard | None]:
+    """What a model's card and the operator say together, and the card.
+
+    Args:
+        name: as for `Thinking.of`.
+
+    Raises:
+        ModelFileError: the card is damaged, or there is no such folder of cards.
+        UsageError: what the operator says does not go together with the card.
+    """
+    card = find_card(name, options.cards_folder)
+    return resolve_budgets(options.budgets, card, architecture), card
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +72,11 @@ class Thinking:
             ModelFileError: the card is damaged, or there is no such folder of cards.
             UsageError: what the operator says does not go together with the card.
         """
-        card = find_card(name, options.cards_folder)
+        budgets, card = budgets_and_card(name, architecture, options)
+        if card is not None:
+            tell_unknown_keys(card)
         return cls(
-            budgets=resolve_budgets(options.budgets, card, architecture),
+            budgets=budgets,
             card=card,
             close=None if channels is None else forced_close(channels, card, tokenizer),
         )

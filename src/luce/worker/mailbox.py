@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 
 from luce.protocol.frames import FrameError, encode_frame, read_batches, worker_decoder
-from luce.protocol.messages import ToListener
+from luce.protocol.messages import Shutdown, ToListener
 from luce.worker.ports import Incoming
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class Mailbox:
         self._outbox = bytearray()
         self._outbox_changed = threading.Condition()
         self._is_closing = False
+        self._is_told = False
+        """Whether the listener asked for the end: then it may go at any time."""
         self._end_lock = threading.Lock()
         self._is_ended = False
         self._threads = [
@@ -107,6 +109,7 @@ class Mailbox:
         try:
             for batch in read_batches(self._sock, worker_decoder()):
                 for message in batch:
+                    self._is_told = self._is_told or isinstance(message, Shutdown)
                     self._inbox.put(message)
         except (FrameError, OSError) as error:
             self._listener_gone(error)
@@ -123,15 +126,15 @@ class Mailbox:
             try:
                 # Others only queue meanwhile: the outbox is not empty.
                 self._sock.sendall(data)
-            except OSError as error:
-                self._listener_gone(error)
-                return
+            except OSError:
+                return  # The reader sees the end too, and whether it was to be expected.
             with self._outbox_changed:
                 del self._outbox[: len(data)]
 
     def _listener_gone(self, error: Exception | None) -> None:
         if self._claim_end():
-            log.warning("listener gone", extra={"error": str(error or "end of file")})
+            if not self._is_told:
+                log.warning("listener gone", extra={"error": str(error or "end of file")})
             self._on_closed()
 
     def _claim_end(self) -> bool:

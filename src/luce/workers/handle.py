@@ -243,7 +243,7 @@ class WorkerHandle:
     def disconnect(self, reason: LuceError) -> None:
         """Give the process up; what it held ends as when it dies."""
         if self._connection is not None:
-            self._connection.frames.close(reason)
+            self._connection.frames.close(reason, wire.Shutdown(0))
 
     def start_failed(self, fault: LuceError) -> None:
         """There is no process to connect to."""

@@ -6,13 +6,16 @@ Event loop only. Owns the process and the restarts; requests belong to its `hand
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
+import socket
 from dataclasses import dataclass
 from typing import Any
 
 from luce.errors import StartupError, WorkerLost, WorkerStartError
-from luce.protocol.messages import LoadSpec
+from luce.protocol.frames import encode_frame
+from luce.protocol.messages import LoadSpec, Shutdown
 from luce.workers.clock import Clock, SystemClock
 from luce.workers.handle import WorkerHandle, WorkerState
 from luce.workers.spawn import Launcher, ProcessLauncher, WorkerProcess, signal_name
@@ -235,7 +238,7 @@ class Supervisor:
         given_up = WorkerLost(f"Model {self._spec.name} is given up.")
         try:
             if self._is_given_up():
-                process.sock.close()
+                _dismiss(process.sock)
             else:
                 await self.handle.connect(process.sock)
                 if self._is_given_up():
@@ -299,3 +302,10 @@ def _describe(code: int | None) -> str:
     if code >= 0:
         return str(code)
     return f"killed by {signal_name(-code)}"
+
+
+def _dismiss(sock: socket.socket) -> None:
+    """End a process that nobody has spoken to yet; told, it does not take it for our death."""
+    with contextlib.suppress(OSError):
+        sock.send(encode_frame(Shutdown(0)))
+    sock.close()

@@ -74,6 +74,12 @@ def test_model_without_a_path_names_its_block(words: list[str]) -> None:
         split_blocks(words)
 
 
+@pytest.mark.parametrize("word", ["--demo=1", "--demo="])
+def test_demo_takes_no_value(word: str) -> None:
+    with pytest.raises(UsageError, match=r"^block 2: --demo takes no value$"):
+        split_blocks(["a", word])
+
+
 def test_later_model_without_a_path_names_its_block() -> None:
     with pytest.raises(UsageError, match=r"block 3: --model needs the path"):
         split_blocks("a --model b --model".split())

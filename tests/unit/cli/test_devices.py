@@ -90,10 +90,25 @@ def test_no_devices(inventory: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("words", [["a", "b"], ["--port", "1"], ["--model"]])
-def test_more_than_a_model_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["a", "b"], "unexpected word 'b'"),
+        (["--port", "1"], "unknown option --port; --help lists all options"),
+        (["m.gguf", "--device-memry=cpu:0=1GiB"], "did you mean --device-memory?"),
+        ([""], "the model's path is empty"),
+    ],
+)
+def test_more_than_a_model_is_refused(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert server_main(["--list-devices", *words]) == 2
-    assert "usage: luce_server --list-devices [MODEL]" in capsys.readouterr().err
+    assert main(["devices", *words]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("luce_server: --list-devices: ")
+    assert second.startswith("luce: devices: ")
+    assert problem in first
+    assert problem in second
 
 
 def test_only_the_first_word_asks_for_the_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,33 @@ def test_what_is_no_file_is_not_opened(path: str, model: Path, tmp_path: Path) -
     assert_refused(run_server(tmp_path / path, "--port", "0"), 3, path, "is not a regular file")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        ("--chat-template-file none", 3, "--chat-template-file: {}/none: there is no such file"),
+        ("--chat-template-file loop", 3, "loop: cannot be read: Too many levels of symbolic"),
+        ("--chat-template-file broken.jinja", 3, "broken.jinja: syntax error on line 1"),
+        ("--model-cards none", 3, "--model-cards: {}/none: there is no folder of model"),
+        ("--model-cards .", 3, "tiny-llama.json: max_tokens is missing"),
+        ("--model-cards good --reasoning-effort-high 40", 2, "effort high has fewer tokens (40)"),
+    ],
+)
+def test_files_of_options_are_looked_at_before_anybody_could_come(
+    words: str, code: int, problem: str, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "broken.jinja").write_text("{% if", encoding="ascii")
+    card = '{"name": "x", "source": "y", "verified_at": "z"'
+    (tmp_path / "tiny-llama.json").write_text(card + "}", encoding="ascii")
+    (tmp_path / "good").mkdir()
+    tiers = ', "max_tokens": 1000, "reasoning_effort_tiers": {"low": 50}}'
+    (tmp_path / "good" / "tiny-llama.json").write_text(card + tiers, encoding="ascii")
+    flag, name, *more = words.split()
+    result = run_server(model, "--port", "0", flag, tmp_path / name, *more)
+    assert_refused(result, code, problem.format(tmp_path))
+    assert result.stdout == ""
+
+
 def test_directory_without_config(tmp_path: Path) -> None:
     assert_refused(run_server(tmp_path, "--port", "0"), 3, "config.json")
 

@@ -244,7 +244,9 @@ def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixtu
     assert "\x1b" not in printed
 
 
-@pytest.mark.parametrize("line", ["--help", "-h", "m.gguf --help", "--bogus --help"])
+@pytest.mark.parametrize(
+    "line", ["--help", "-h", "m.gguf --help", "--bogus --help", "--list-devices --help"]
+)
 def test_server_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert server_main(line.split()) == 0
     output = capsys.readouterr()
@@ -273,7 +275,10 @@ def test_each_subcommand_has_its_own_help(name: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith(f"usage: luce {name} ")
 
 
-@pytest.mark.parametrize(("words", "part"), [([], "no subcommand"), (["serv"], "'serv'")])
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [([], "no subcommand"), (["serv"], "subcommand 'serv'"), (["--foo"], "option '--foo'")],
+)
 def test_unknown_subcommand(
     words: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,24 @@ def test_inspect() -> None:
 def test_inspect_refuses(words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"^inspect: "):
         inspect_arguments(words)
+
+
+@pytest.mark.parametrize("words", [["--foo"], ["m", "--foo=3"], ["--foo", "m"]])
+@pytest.mark.parametrize("parse", [inspect_arguments, bench_arguments])
+def test_an_unknown_option_is_named(words: list[str], parse: Callable[[list[str]], object]) -> None:
+    with pytest.raises(UsageError, match=r"unknown option --foo; --help lists all options$"):
+        parse(words)
+
+
+def test_what_is_close_is_suggested() -> None:
+    with pytest.raises(UsageError, match=r"did you mean --json\?"):
+        inspect_arguments(["m", "--jso"])
+    with pytest.raises(UsageError, match=r"did you mean --threads\?"):
+        bench_arguments(["m", "--thread", "2"])
+
+
+def test_a_path_may_begin_with_dashes_after_two_of_them() -> None:
+    assert inspect_arguments(["--", "--m.gguf"]).path == Path("--m.gguf")
 
 
 def test_bench_defaults_are_the_servers() -> None:

@@ -79,7 +79,7 @@ def test_texts_become_values() -> None:
     ("entry", "text", "problem"),
     [
         (COUNT, "1", "1 is out of range, 2 to 2147483647"),
-        (COUNT, "9" * 5000, "9" * 20 + " is out of range"),
+        (COUNT, "9" * 5000, "9" * 20 + "… is out of range"),
         (COUNT, "", "'' is not a whole number"),
         (COUNT, "1.0", "'1.0' is not a whole number"),
         (WHERE, "", "the value is empty"),

@@ -71,7 +71,7 @@ def test_message_names_large_ends_exactly() -> None:
 def test_a_number_as_long_as_a_page_is_not_repeated() -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_ranges(ChatRequest(messages=[], top_k=-(10**400)))
-    assert caught.value.message == "top_k must be at least -1, not -10000000000000000000000...."
+    assert caught.value.message == "top_k must be at least -1, not -10000000000000000000000…."
 
 
 def test_seed_maps_to_64_bits() -> None:

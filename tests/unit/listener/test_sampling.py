@@ -93,7 +93,9 @@ def test_prompt_too_long(held: Limits, num_tokens: int) -> None:
 def test_logit_bias_ids() -> None:
     assert resolve(logit_bias={0: 1.0, 49: -1.0}).logit_bias == {0: 1.0, 49: -1.0}
     for token_id in (-1, 50):
-        with pytest.raises(InvalidRequest, match=f"token {token_id}") as caught:
+        with pytest.raises(
+            InvalidRequest, match=rf"^logit_bias\.{token_id}: there is no such token"
+        ) as caught:
             resolve(logit_bias={token_id: 1.0})
         assert caught.value.param == f"logit_bias.{token_id}"
 

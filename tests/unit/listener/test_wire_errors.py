@@ -28,8 +28,19 @@ DECODER = msgspec.json.Decoder(Wire)
         (b'{"parts":[{"size":"x"}]}', "parts[0].size", "parts[0].size is wrong: expected `int`"),
         (b'{"parts":[{}]}', "parts[0].size", "parts[0].size is required."),
         (b"{}", "parts", "parts is required."),
-        (b'{"parts":[],"weights":{"x":1}}', "weights", "a key of weights is wrong"),
-        (b'{"parts":[],"weights":{"1":"x"}}', "weights[...]", "weights[...] is wrong"),
+        (
+            b'{"weights":{"1":1,"x":1,"y":1}}',
+            "weights.x",
+            "the key of weights.x is wrong: expected",
+        ),
+        (b'{"weights":{"":1}}', "weights.", "the key of weights. is wrong"),
+        (b'{"weights":{"1":2,"2":"x","3":[]}}', "weights.2", "weights.2 is wrong: expected `float"),
+        (b'{"weights":{"1":2,"2":null},"parts":', "weights", "weights is wrong: expected `float"),
+        (b'{"weights":{"x":1},"weights":{}}', "weights", "a key of weights is wrong"),
+        (b'{"weights":{"x":1},"weights":{"1":1}}', "weights", "a key of weights is wrong"),
+        (b'{"weights":{"x":1},"weights":3}', "weights", "a key of weights is wrong"),
+        (b'{"weights":{"7":1%b}}' % (b"0" * 400), "weights.7", "number out of range"),
+        (b'{"weights":{"%b":1}}' % (b"a" * 99), f"weights.{'a' * 64}…", "is wrong"),
         (b"[]", None, "The body is wrong: expected `object`"),
         (b"{", None, "The body is not valid JSON: input data was truncated."),
         (rb'{"parts":"\ud83d', None, "truncated"),
@@ -56,5 +67,5 @@ def test_a_long_text_is_not_sent_back() -> None:
         decode_json(DECODER, b'{"parts":[],"mode":"' + b"a" * 100_000 + b'"}')
     assert caught.value.param == "mode"
     assert caught.value.message.startswith("mode is wrong: invalid enum value 'aaa")
-    assert caught.value.message.endswith("aaa ....")
+    assert caught.value.message.endswith("aaa….")
     assert len(caught.value.message) < 400

@@ -161,7 +161,7 @@ def test_what_is_no_gguf_file(tmp_path: Path, data: bytes, expected: str) -> Non
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="No such file"):
+    with pytest.raises(ModelFileError, match="no such file"):
         GgufFile(tmp_path / "absent.gguf")
     with pytest.raises(ModelFileError, match="not a regular file"):
         GgufFile(tmp_path)

@@ -41,7 +41,7 @@ def test_what_is_none(text: bytes) -> None:
 
 def test_only_an_optional_file_may_be_absent(tmp_path: Path) -> None:
     assert read_optional_json_object(tmp_path / "absent.json") == {}
-    with pytest.raises(ModelFileError, match="No such file"):
+    with pytest.raises(ModelFileError, match="no such file"):
         read_json_object(tmp_path / "absent.json")
 
 

@@ -107,7 +107,7 @@ def test_paths_that_are_no_models(tmp_path: Path) -> None:
     text = tmp_path / "x.gguf"
     text.write_text("Hello there, this is text")
     assert "is not a GGUF file" in _error(text)
-    assert "no such file" in _error(tmp_path / "a\0b")
+    assert "a\0b: cannot be read: embedded null byte" in _error(tmp_path / "a\0b")
     os.mkfifo(tmp_path / "pipe.gguf")
     assert "not a regular file" in _error(tmp_path / "pipe.gguf")
     assert "cannot be read" in _error(tmp_path / ("x" * 300))

@@ -112,7 +112,9 @@ def test_json_that_is_no_inventory(text: str, tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(
+        UsageError, match=r"^--device-inventory: cannot read .*missing.toml: No such file"
+    ):
         InventoryFile(tmp_path / "missing.toml").devices()
 
 

@@ -12,7 +12,7 @@ from luce.text.channels import THINK
 from luce.text.events import GenEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
 from luce.text.tools.declared import DeclaredTools
 from luce.text.tools.hermes import HERMES
-from luce.text.tools.parser import ToolParser
+from luce.text.tools.parser import CallPlaces, ToolParser
 from luce.text.tools.registry import active_syntaxes
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "STOP"}}\n</tool_call>'
@@ -36,6 +36,25 @@ def read(reader: Answer, text: str, *, is_cut: bool = False) -> list[GenEvent]:
     if not reader.is_over:
         reader.finish(is_cut=is_cut)
     return reader.take_events()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<thi", []),
+        ("<think>hm</thi", [ReasoningDelta("hm</thi")]),
+        ("<think>hm</think>\n\n<tool_", [ReasoningDelta("hm")]),
+        ('<think>hm</think>\n\n<tool_call>\n{"na', [ReasoningDelta("hm")]),
+        (CALL.replace("STOP", "<").partition('"}}')[0], [STARTED, ToolCallDelta(0, '{"a": "<')]),
+    ],
+)
+def test_a_call_that_must_come_and_is_cut_off(text: str, shown: list[GenEvent]) -> None:
+    places = CallPlaces.forced(HERMES, comes_first=False, must_come=True)
+    tools = ToolParser(
+        (HERMES,), DeclaredTools([ToolSpec("f")]), places=places, new_id=lambda: "id"
+    )
+    form = AnswerForm(THINK, tools=tools, reasons_once=True)
+    assert read(Answer((), form), text, is_cut=True) == shown
 
 
 def test_reasoning_then_content_then_a_call() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from luce.errors import ModelFileError
-from luce.text.model_card import PACKAGED_CARDS, card_stem, find_card, read_card
+from luce.text.model_card import PACKAGED_CARDS, card_stem, find_card, read_card, tell_unknown_keys
 from luce.text.reasoning import EFFORTS
 
 LEAST: dict[str, Any] = {
@@ -91,6 +91,16 @@ def test_a_folder_that_is_none(tmp_path: Path, is_file: bool) -> None:
     folder = write(tmp_path) if is_file else tmp_path / "missing"
     with pytest.raises(ModelFileError, match="no folder of model cards"):
         find_card("Tiny", folder)
+
+
+def test_a_folder_that_leads_in_circles(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ModelFileError, match=r"loop: cannot be read: Too many levels"):
+        find_card("Tiny", tmp_path / "loop")
+
+
+def test_a_name_too_long_for_a_file_has_no_card(tmp_path: Path) -> None:
+    assert find_card("x" * 300, tmp_path) is None
 
 
 def test_everything(tmp_path: Path) -> None:
@@ -185,7 +195,7 @@ def test_a_card_that_is_no_number_at_all(tmp_path: Path) -> None:
 
 def test_keys_nobody_reads_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        read_card(write(tmp_path, max_token=5, licence="x"))
+        tell_unknown_keys(read_card(write(tmp_path, max_token=5, licence="x")))
     (record,) = caplog.records
     assert vars(record)["keys"] == "licence, max_token"
 

@@ -137,6 +137,17 @@ def test_the_end_of_the_listener_is_told_once(far: Far):
     assert far.closed.empty()
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_an_end_that_was_not_announced_is_worth_a_warning(
+    far: Far, is_told: bool, caplog: pytest.LogCaptureFixture
+):
+    if is_told:
+        far.send(wire.Shutdown(0))
+    far.sock.shutdown(socket.SHUT_RDWR)
+    far.closed.get(timeout=60)
+    assert [record.message for record in caplog.records] == ["listener gone"] * (not is_told)
+
+
 def test_garbage_counts_as_the_end(far: Far):
     far.sock.sendall(struct.pack("<I", 1) + b"\xc1")
     assert far.closed.get(timeout=60) == "mailbox-reader"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +21,13 @@ from luce.errors import (
     WorkerStartError,
 )
 from luce.protocol import messages as wire
-from luce.protocol.frames import FrameGarbage, FrameTooLarge, FrameTruncated
+from luce.protocol.frames import (
+    FrameGarbage,
+    FrameTooLarge,
+    FrameTruncated,
+    read_batches,
+    worker_decoder,
+)
 from luce.protocol.sampling import SamplingParams
 from luce.testing.byte_tokenizer import pack_prompt
 from luce.testing.fake_script import FakeScript, PromptReply
@@ -433,6 +440,17 @@ async def test_a_second_process_cannot_be_connected_beside_the_first():
         with FakeWorker() as other, other.connect() as sock:
             with pytest.raises(RuntimeError, match="connected already"):
                 await handle.connect(sock)
+
+
+async def test_a_worker_is_told_before_it_is_disconnected():
+    handle = WorkerHandle(SPEC)
+    near, far = socket.socketpair()
+    with far:
+        await handle.connect(near)
+        handle.disconnect(WorkerLost("the server stops"))
+        await handle.wait_down()
+        told = [each for batch in read_batches(far, worker_decoder()) for each in batch]
+    assert told == [wire.Load(SPEC), wire.Shutdown(0)]
 
 
 async def test_control_reports_through_its_own_answer():

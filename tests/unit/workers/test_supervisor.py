@@ -251,6 +251,15 @@ async def test_stop_while_it_starts_ends_and_reports_no_load():
             await waiting
 
 
+async def test_a_worker_that_is_not_wanted_any_more_has_nothing_to_warn_of():
+    lines: list[str] = []
+    supervisor = Supervisor(SPEC, ProcessLauncher(write_line=lines.append))
+    supervisor.start()
+    await asyncio.sleep(0)
+    await asyncio.wait_for(supervisor.stop(5), 60)
+    assert lines == []
+
+
 async def test_stop_in_a_pause_does_not_wait_it_out():
     clock = FakeClock()
     supervisor = Supervisor(SPEC, launcher(), clock)

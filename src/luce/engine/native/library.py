@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import (
@@ -33,6 +34,8 @@ MANY_ROWS = 12
 MOST_HEAD_DIM = 256
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 MAX_PARTS = 4
+LEVELS = ("avx512", "avx2", "neon", "plain")
+"""Instruction sets there are kernels of, the best first."""
 EMBED, NORM, QUANTISE, PRODUCT, GATED, PLACE, ATTEND, CHOOSE = range(8)
 
 _log = logging.getLogger(__name__)
@@ -241,6 +244,29 @@ def open_library(level: str | None) -> NativeLibrary:
         raise build.BuildError(f"{path} cannot be loaded: {error}") from error
 
 
+def levels_here() -> list[str]:
+    """Instruction sets that this machine has kernels of, the best first.
+
+    Raises:
+        build.BuildError: there is no library, and none can be built.
+    """
+    return [name for name in LEVELS if _has(name)]
+
+
+def _has(level: str) -> bool:
+    try:
+        open_library(level)
+    except LookupError:
+        return False
+    return True
+
+
+def _why_not(level: str) -> str:
+    if level in LEVELS:
+        return f"this machine ({platform.machine()}) has no {level}"
+    return "there are no such kernels"
+
+
 @lru_cache(maxsize=1)
 def native_library() -> NativeLibrary | str:
     """The library at the level asked for or the best one, or why there is none.
@@ -256,8 +282,8 @@ def native_library() -> NativeLibrary | str:
         return open_library(asked or None)
     except LookupError as error:
         raise UsageError(
-            f"{build.SWITCH}={asked}: this machine has no such kernels; unset it for the best "
-            "there are, or set it to off, plain, avx2, avx512 or neon"
+            f"{build.SWITCH}={asked}: {_why_not(asked)}; unset it for the best there are, or set "
+            f"it to one of {', '.join(levels_here())}, off"
         ) from error
     except build.BuildError as error:
         _log.warning("no native kernels; the CPU computes more slowly", extra={"why": str(error)})

@@ -13,6 +13,7 @@ from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects.formats_wire import ResponseFormat, TextFormat
 from luce.listener.dialects.openai_wire import SamplingFields
 from luce.text.call import AnswerFormat, JsonFormat, LarkFormat, RegexFormat
+from luce.units import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ def _plain_format(kind: str, schema: dict[str, Any] | None, param: str) -> Named
     if kind == "json_object":
         return NamedFormat(JsonFormat(schema or None), f"{param}.schema" if schema else param)
     raise UnsupportedFeature(
-        f"{param}.type is not supported here: {kind[:64]!r}; use text, json_object or json_schema.",
+        f"{param}.type is not supported here: {quoted(kind)}; use text, json_object or "
+        "json_schema.",
         param=f"{param}.type",
     )
 

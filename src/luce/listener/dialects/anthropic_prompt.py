@@ -12,6 +12,7 @@ from luce.listener.dialects.billing_header import without_billing
 from luce.listener.dialects.openai_fields import refuse_unserved, template_variables
 from luce.text import call as ours
 from luce.text.reasoning import ReasoningRequest, reasoning_request
+from luce.units import quoted
 
 _ROLES = ("user", "assistant", "system")
 _ROLE_OF = {
@@ -152,7 +153,7 @@ def _paragraphs(*texts: str) -> str:
 def _check_role(role: str, where: str) -> None:
     if role not in _ROLES:
         raise InvalidRequest(
-            f"{where} must be one of {', '.join(_ROLES)}, not {role[:64]!r}.", param=where
+            f"{where} must be one of {', '.join(_ROLES)}, not {quoted(role)}.", param=where
         )
 
 
@@ -176,7 +177,7 @@ def _check_block(block: wire.Block, role: str, where: str) -> None:
         )
     if block.type != "text" and block.type not in _ROLE_OF:
         raise UnsupportedFeature(
-            f"{where}: blocks of type {block.type[:64]!r} are not supported here.",
+            f"{where}: blocks of type {quoted(block.type)} are not supported here.",
             param=f"{where}.type",
         )
     if block.type != "text" and _ROLE_OF[block.type] != role:

@@ -12,6 +12,7 @@ from luce.listener.dialects.tool_offers import ToolOffer
 from luce.text.call import ToolSpec
 from luce.text.template_messages import tool_dict
 from luce.text.tool_prompt import added_tools, removed_tools
+from luce.units import quoted
 
 _CHOICES: dict[str, Literal["auto", "none", "required"]] = {
     "auto": "auto",
@@ -94,7 +95,7 @@ class ConversationTools:
             raise InvalidRequest("tool_choice.name is required.", param="tool_choice.name")
         if choice.name in self._known and choice.name not in tools:
             raise InvalidRequest(
-                f"tool_choice.name: {choice.name[:64]!r} is deferred or removed, so the model "
+                f"tool_choice.name: {quoted(choice.name)} is deferred or removed, so the model "
                 "does not know of it.",
                 param="tool_choice.name",
             )
@@ -103,7 +104,7 @@ class ConversationTools:
     def _declare(self, tool: wire.Tool, where: str) -> None:
         if tool.name in self._known:
             raise InvalidRequest(
-                f"{where}.name: there is a tool {tool.name[:64]!r} already.", param=f"{where}.name"
+                f"{where}.name: there is a tool {quoted(tool.name)} already.", param=f"{where}.name"
             )
         spec = _spec(tool, where)
         self._known[tool.name] = spec, f"{where}.input_schema"
@@ -124,7 +125,7 @@ class ConversationTools:
     def _referred(self, tool: wire.ChangedTool, where: str) -> str:
         if tool.type != "tool_reference":
             raise UnsupportedFeature(
-                f"{where}.type: {tool.type[:64]!r} is not supported here.", param=f"{where}.type"
+                f"{where}.type: {quoted(tool.type)} is not supported here.", param=f"{where}.type"
             )
         return self._checked(tool.name, f"{where}.name")
 
@@ -133,7 +134,7 @@ class ConversationTools:
             raise InvalidRequest(f"{where} is required.", param=where)
         if name not in self._known:
             raise InvalidRequest(
-                f"{where} names {name[:64]!r}, which is not among the tools.", param=where
+                f"{where} names {quoted(name)}, which is not among the tools.", param=where
             )
         return name
 

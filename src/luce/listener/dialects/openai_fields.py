@@ -11,6 +11,7 @@ from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects.openai_wire import SamplingFields
 from luce.listener.dialects.ranges import MAX_TEMPLATE_BYTES, count32, seed64, top_k32
 from luce.text.call import SamplingOverrides
+from luce.units import cut_number
 
 MAX_STOP_STRINGS = 16
 MAX_LOGIT_BIAS = 100.0
@@ -128,7 +129,7 @@ def template_variables(given: dict[str, Any] | None) -> dict[str, Any]:
 def _min_tokens(fewest: int, max_tokens: int | None) -> int:
     if max_tokens is not None and fewest > max_tokens:
         raise InvalidRequest(
-            f"min_tokens must be at most max_tokens, {max_tokens}, not {fewest}.",
+            f"min_tokens must be at most max_tokens, {max_tokens}, not {cut_number(fewest)}.",
             param="min_tokens",
         )
     return count32(fewest)
@@ -137,8 +138,8 @@ def _min_tokens(fewest: int, max_tokens: int | None) -> int:
 def _checked_bias(bias: dict[int, float] | None) -> dict[int, float] | None:
     for token_id, value in (bias or {}).items():
         if not abs(value) <= MAX_LOGIT_BIAS:
+            param = f"logit_bias.{cut_number(token_id)}"
             raise InvalidRequest(
-                f"logit_bias of token {token_id} must be between -100 and 100, not {value:g}.",
-                param=f"logit_bias.{token_id}",
+                f"{param} must be between -100 and 100, not {value:g}.", param=param
             )
     return bias or None

@@ -11,6 +11,7 @@ from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import openai_wire as wire
 from luce.listener.dialects.billing_header import without_billing
 from luce.text.call import ChatMessage
+from luce.units import quoted
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _MEDIA_PARTS = {
@@ -67,7 +68,7 @@ def _message(index: int, message: wire.Message) -> ChatMessage:
 def _role(role: str, where: str) -> str:
     if role not in _ROLES:
         raise InvalidRequest(
-            f"{where} must be one of {', '.join(_ROLES)}, not {role[:64]!r}.", param=where
+            f"{where} must be one of {', '.join(_ROLES)}, not {quoted(role)}.", param=where
         )
     return _ROLES[role]
 
@@ -91,7 +92,7 @@ def _part_text(part: wire.ContentPart, where: str) -> str:
         )
     if part.type != "refusal" and part.type not in _TEXT_PARTS:
         raise InvalidRequest(
-            f"{where}.type is unknown: {part.type[:64]!r}; use text.", param=f"{where}.type"
+            f"{where}.type is unknown: {quoted(part.type)}; use text.", param=f"{where}.type"
         )
     name = "refusal" if part.type == "refusal" else "text"
     text: str | None = getattr(part, name)

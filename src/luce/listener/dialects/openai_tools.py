@@ -6,6 +6,7 @@ from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import openai_wire as wire
 from luce.listener.dialects.tool_offers import ToolOffer
 from luce.text.call import ToolSpec
+from luce.units import quoted
 
 
 def tools_on_offer(request: wire.ChatRequest) -> ToolOffer:
@@ -22,7 +23,7 @@ def tools_on_offer(request: wire.ChatRequest) -> ToolOffer:
         function = _function(tool, where)
         if function.name in tools:
             raise InvalidRequest(
-                f"{where}.function.name: there is a tool {function.name[:64]!r} already.",
+                f"{where}.function.name: there is a tool {quoted(function.name)} already.",
                 param=f"{where}.function.name",
             )
         tools[function.name] = _spec(function, where), f"{where}.function.parameters"
@@ -49,7 +50,7 @@ def _chosen(offer: ToolOffer, choice: wire.ToolChoice | None) -> ToolOffer:
 def _name(tool: wire.ToolName, where: str) -> str:
     if tool.type != "function":
         raise UnsupportedFeature(
-            f"{where}.type: only functions are supported here, not {tool.type[:64]!r}.",
+            f"{where}.type: only functions are supported here, not {quoted(tool.type)}.",
             param=f"{where}.type",
         )
     if tool.function is None:
@@ -72,7 +73,7 @@ def _spec(function: wire.FunctionSpec, where: str) -> ToolSpec:
 def _function(tool: wire.Tool, where: str) -> wire.FunctionSpec:
     if tool.type != "function":
         raise UnsupportedFeature(
-            f"{where}: tools of type {tool.type[:64]!r} are not supported here, only functions.",
+            f"{where}: tools of type {quoted(tool.type)} are not supported here, only functions.",
             param=f"{where}.type",
         )
     if tool.function is None:

@@ -10,6 +10,7 @@ import msgspec
 
 from luce.errors import InvalidRequest
 from luce.listener.dialects.logprobs import MAX_TOP_LOGPROBS
+from luce.units import cut_number
 
 MAX_CHOICES = 8
 """Most answers to one request; each takes a place of its own at the model."""
@@ -31,9 +32,6 @@ ItemList = Annotated[list[ItemT], msgspec.Meta(max_length=MAX_ITEMS)]
 StopString = Annotated[str, msgspec.Meta(max_length=MAX_STOP_CHARACTERS)]
 
 _INT32_MAX = 2**31 - 1
-
-_MAX_DIGITS = 24
-"""Most digits of a wrong number that are worth saying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def check_ranges(request: object) -> None:
         value = getattr(request, name, None)
         # Fields that an API refuses anyway may be of any type.
         if isinstance(value, int | float) and not _holds(allowed, value):
-            raise InvalidRequest(f"{name} must be {allowed}, not {_shown(value)}.", param=name)
+            raise InvalidRequest(f"{name} must be {allowed}, not {cut_number(value)}.", param=name)
 
 
 def seed64(seed: int | None) -> int | None:
@@ -99,11 +97,6 @@ def top_k32(top_k: int | None) -> int | None:
 def count32(num_tokens: int) -> int:
     """A number of tokens; more than any context is as good as all of them."""
     return min(num_tokens, _INT32_MAX)
-
-
-def _shown(value: float) -> str:
-    digits = str(value)
-    return digits if len(digits) <= _MAX_DIGITS else f"{digits[:_MAX_DIGITS]}..."
 
 
 def _holds(allowed: Range, value: float) -> bool:

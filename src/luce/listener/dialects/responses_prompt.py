@@ -18,6 +18,7 @@ from luce.listener.dialects import responses_wire as wire
 from luce.listener.dialects.billing_header import without_billing
 from luce.listener.dialects.responses_tools import CUSTOM_ARGUMENT, ClientTool
 from luce.text.call import ChatMessage
+from luce.units import quoted
 
 _log = logging.getLogger(__name__)
 
@@ -164,14 +165,14 @@ class _Turns:
 def _check(item: wire.Item, kind: str, where: str) -> None:
     if kind not in _REQUIRED:
         raise UnsupportedFeature(
-            f"{where}: items of type {kind[:64]!r} are not supported here.", param=f"{where}.type"
+            f"{where}: items of type {quoted(kind)} are not supported here.", param=f"{where}.type"
         )
     for name in _REQUIRED[kind]:
         if getattr(item, name) is None:
             raise InvalidRequest(f"{where}.{name} is required.", param=f"{where}.{name}")
     if kind == "message" and item.role not in _ROLES:
         raise InvalidRequest(
-            f"{where}.role must be one of {', '.join(_ROLES)}, not {str(item.role)[:64]!r}.",
+            f"{where}.role must be one of {', '.join(_ROLES)}, not {quoted(str(item.role))}.",
             param=f"{where}.role",
         )
 
@@ -224,7 +225,7 @@ def _part_text(part: wire.Part, where: str) -> str:
         )
     if part.type != "refusal" and part.type not in _TEXT_PARTS:
         raise InvalidRequest(
-            f"{where}.type is unknown: {part.type[:64]!r}; use input_text.", param=f"{where}.type"
+            f"{where}.type is unknown: {quoted(part.type)}; use input_text.", param=f"{where}.type"
         )
     name = "refusal" if part.type == "refusal" else "text"
     text: str | None = getattr(part, name)

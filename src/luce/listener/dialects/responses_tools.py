@@ -17,6 +17,7 @@ from luce.errors import InvalidRequest, UnsupportedFeature
 from luce.listener.dialects import responses_wire as wire
 from luce.listener.dialects.tool_offers import ToolOffer
 from luce.text.call import LarkFormat, RegexFormat, ToolSpec
+from luce.units import cut, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def offered_tools(tools: list[wire.Tool], choice: wire.ToolChoice | None = None)
     for declared in _declared(tools):
         tool, where = declared.tool, declared.where
         if tool.type not in _OURS:
-            dropped.append(tool.type[:_MAX_LOGGED_CHARS])
+            dropped.append(cut(tool.type, _MAX_LOGGED_CHARS))
             continue
         client_tool = _client_tool(declared, client_tools)
         name = client_tool.our_name
@@ -153,7 +154,7 @@ def _chosen(
         return _allowed(offer, choice, tools)
     if choice.type not in _OURS:
         raise UnsupportedFeature(
-            f"tool_choice.type: no tool of type {choice.type[:64]!r} runs here.",
+            f"tool_choice.type: no tool of type {quoted(choice.type)} runs here.",
             param="tool_choice.type",
         )
     return offer.naming(_chosen_name(choice, "tool_choice"), "tool_choice.name")
@@ -186,7 +187,7 @@ def _names_in(
     found = [name for name, tool in tools.items() if tool.namespace == wanted]
     if not found:
         raise InvalidRequest(
-            f"{where}.name: there are no tools in a namespace {wanted[:64]!r}.",
+            f"{where}.name: there are no tools in a namespace {quoted(wanted)}.",
             param=f"{where}.name",
         )
     yield from found
@@ -215,7 +216,7 @@ def _client_tool(declared: _Declared, taken: Iterable[str]) -> ClientTool:
     )
     if found.our_name in taken:
         raise InvalidRequest(
-            f"{where}.name: there is a tool {found.our_name[:64]!r} already.",
+            f"{where}.name: there is a tool {quoted(found.our_name)} already.",
             param=f"{where}.name",
         )
     return found

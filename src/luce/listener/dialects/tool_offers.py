@@ -8,6 +8,7 @@ from typing import Literal
 
 from luce.errors import InvalidRequest
 from luce.text.call import NamedTool, ToolChoice, ToolSpec
+from luce.units import quoted
 
 PARAM = "tool_choice"
 
@@ -72,5 +73,5 @@ class ToolOffer:
     def _check(self, name: str, param: str) -> None:
         if name not in self.tools:
             raise InvalidRequest(
-                f"{param} names {name[:64]!r}, which is not among the tools.", param=param
+                f"{param} names {quoted(name)}, which is not among the tools.", param=param
             )

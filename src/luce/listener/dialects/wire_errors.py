@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from luce.errors import InvalidRequest
+from luce.units import cut
 
 T = TypeVar("T")
 
@@ -26,6 +29,8 @@ _HALF_PAIR = re.compile(
     rb"(?<!\\)(?:\\\\)*(?P<half>\\u[dD][89abAB][0-9a-fA-F]{2})"
     rb"(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F])"
 )
+_ENTRY = re.compile(r"^(?P<field>\w+)\[\.\.\.\](?P<rest>.*)$", re.DOTALL)
+"""Some entry of an object at the top; the only objects whose entries are of a type stand there."""
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
 
 
@@ -40,7 +45,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from error
+        raise _field_error(str(error), decoder, body) from error
     except RecursionError as error:
         raise InvalidRequest("The body is nested too deeply.") from error
     except ValueError as error:
@@ -70,20 +75,56 @@ def _check_num_values(body: bytes) -> None:
         raise InvalidRequest(f"The body has more than {MAX_VALUES} values; send fewer.")
 
 
-def _field_error(text: str) -> InvalidRequest:
+def _field_error(text: str, decoder: msgspec.json.Decoder[T], body: bytes) -> InvalidRequest:
     where = _WHERE.match(text)
     problem = where["problem"] if where else text
     path = where["path"] if where else ""
+    entry = _ENTRY.match(f"{path}[...]" if where and where["key"] else path)
+    if entry:
+        is_same = partial(_is_refused, decoder, entry["field"], text)
+        key = _first_refused(body, entry["field"], is_same)
+        path = entry["field"] if key is None else f"{entry['field']}.{cut(key)}{entry['rest']}"
     missing = _MISSING.match(problem)
     if missing:
         param = f"{path}.{missing['field']}" if path else missing["field"]
         return InvalidRequest(f"{param} is required.", param=param)
-    if len(problem) > MAX_PROBLEM_CHARACTERS:
-        problem = f"{problem[:MAX_PROBLEM_CHARACTERS]} ..."
+    problem = cut(problem, MAX_PROBLEM_CHARACTERS)
     if not path:
         return InvalidRequest(f"The body is wrong: {_lower_first(problem)}.")
-    what = f"a key of {path}" if where and where["key"] else path
+    what = path
+    if where and where["key"]:
+        what = f"a key of {path}" if path == where["path"] else f"the key of {path}"
     return InvalidRequest(f"{what} is wrong: {_lower_first(problem)}.", param=path)
+
+
+def _first_refused(
+    body: bytes, field: str, is_refused: Callable[[dict[str, msgspec.Raw]], bool]
+) -> str | None:
+    """Key of the entry of an object that the decoder, which does not say, could not take.
+
+    None where it cannot be told: what follows is no JSON, or the object stands there twice.
+    """
+    try:
+        whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        entries = list(msgspec.json.decode(whole[field], type=dict[str, msgspec.Raw]).items())
+    except (ValueError, RecursionError):
+        return None
+    while len(entries) > 1:
+        half = len(entries) // 2
+        is_before = is_refused(dict(entries[:half]))
+        entries = entries[:half] if is_before else entries[half:]
+    return entries[0][0] if entries and is_refused(dict(entries)) else None
+
+
+def _is_refused(
+    decoder: msgspec.json.Decoder[T], field: str, text: str, entries: dict[str, msgspec.Raw]
+) -> bool:
+    """Whether some entries of an object are refused in the same words."""
+    try:
+        decoder.decode(msgspec.json.encode({field: entries}))
+    except msgspec.ValidationError as error:
+        return str(error) == text
+    return False
 
 
 def _lower_first(text: str) -> str:

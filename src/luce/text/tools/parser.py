@@ -53,17 +53,19 @@ class CallPlaces:
         is_exact: a grammar writes them: none in reasoning, none in a form that is a slip, none
             that has its arguments only.
         comes_first: none behind content.
+        must_come: there is nothing but calls.
     """
 
     takes_bare: bool = True
     is_exact: bool = False
     comes_first: bool = False
+    must_come: bool = False
 
     @classmethod
-    def forced(cls, syntax: ToolSyntax, comes_first: bool) -> CallPlaces:
+    def forced(cls, syntax: ToolSyntax, *, comes_first: bool, must_come: bool) -> CallPlaces:
         """Where a grammar in a syntax's form puts them."""
         is_bare = syntax.form is not None and not syntax.form.trigger
-        return cls(takes_bare=is_bare, is_exact=True, comes_first=comes_first)
+        return cls(is_bare, is_exact=True, comes_first=comes_first, must_come=must_come)
 
 
 _ANYWHERE = CallPlaces()
@@ -129,6 +131,11 @@ class ToolParser:
         self._out: list[Piece] = []
 
     @property
+    def must_come(self) -> bool:
+        """Whether there is nothing but calls: text is the beginning of a tag."""
+        return self._places.must_come
+
+    @property
     def in_call(self) -> bool:
         """Whether what follows belongs to a call, for all that is known."""
         return self._element is not None
@@ -166,7 +173,19 @@ class ToolParser:
         self._wrapper = self._bare
         self._in_list = False
 
+    @property
+    def _is_surely_call(self) -> bool:
+        """Whether what is open can be nothing else, because a grammar writes the output."""
+        if not self._places.is_exact or self._channel == "reasoning":
+            return False
+        has_opener = bool(self._wrapper.opener or (self._raw and self._raw[0]))
+        is_open = self._place is _Place.AFTER or (self._place is not _Place.TEXT and has_opener)
+        return self._places.must_come or is_open
+
     def _end_channel(self, *, is_cut: bool) -> None:
+        if is_cut and self._is_surely_call:
+            self._end_call()
+            return
         if self._element is not None:
             self._element.finish(is_cut=is_cut)
             self._settle(self._element, "")
@@ -177,6 +196,14 @@ class ToolParser:
         else:
             self._give(held, self._read_end)
         self._give_gap(self._read_end)
+
+    def _end_call(self) -> None:
+        """The output was cut off in what is surely a call: markup without one is not shown."""
+        if self._element is not None:
+            self._element.finish(is_cut=True)
+            self._out += self._calls.take()
+        self._scanner.flush()
+        self._gap.clear()
 
     # --- reading: each takes text and gives back what is left of it ----------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from luce.engine.native.build import BuildError, find_compiler
-from luce.engine.native.library import open_library
+from luce.engine.native.library import levels_here
 
 
 def levels() -> list[str]:
@@ -12,12 +12,4 @@ def levels() -> list[str]:
         find_compiler()
     except BuildError:
         return []
-    return [name for name in ("avx512", "avx2", "neon", "plain") if _has(name)]
-
-
-def _has(name: str) -> bool:
-    try:
-        open_library(name)
-    except LookupError:
-        return False
-    return True
+    return levels_here()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.engine.native import build
+from luce.engine.native import build, library
 from luce.engine.native.library import native_library, open_library
 from luce.errors import UsageError
 
@@ -97,8 +97,30 @@ def test_off_and_unknown_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native_library() == "LUCE_NATIVE is off"
     native_library.cache_clear()
     monkeypatch.setenv(build.SWITCH, "sse9")
-    with pytest.raises(UsageError, match=r"LUCE_NATIVE=sse9: .*unset it"):
+    with pytest.raises(UsageError, match=r"LUCE_NATIVE=sse9: there are no such kernels; unset it"):
         native_library()
+
+
+@pytest.mark.parametrize("machine_has", [("avx2", "plain"), ("neon", "plain")])
+def test_a_level_of_another_machine_is_answered_with_those_of_this(
+    machine_has: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_level(level: str | None) -> None:
+        if level not in machine_has:
+            raise LookupError
+
+    monkeypatch.setattr(library, "open_library", open_level)
+    monkeypatch.setattr("platform.machine", lambda: "riscy")
+    for asked in ("avx512", "avx2", "neon"):
+        if asked in machine_has:
+            continue
+        native_library.cache_clear()
+        monkeypatch.setenv(build.SWITCH, asked)
+        with pytest.raises(UsageError) as refused:
+            native_library()
+        message = str(refused.value)
+        assert message.startswith(f"LUCE_NATIVE={asked}: this machine (riscy) has no {asked}; ")
+        assert message.endswith(f"set it to one of {', '.join(machine_has)}, off")
 
 
 def test_a_library_is_there_once_it_is_built(

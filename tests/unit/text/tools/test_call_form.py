@@ -146,7 +146,9 @@ def accepts(
 
 def parse(syntax: ToolSyntax, tools: tuple[ToolSpec, ...], text: str) -> list[tuple[str, Any]]:
     parser = ToolParser(
-        (syntax,), DeclaredTools(tools), places=CallPlaces.forced(syntax, comes_first=True)
+        (syntax,),
+        DeclaredTools(tools),
+        places=CallPlaces.forced(syntax, comes_first=True, must_come=True),
     )
     pieces: list[Piece] = [
         *parser.feed(TextPiece("content", text)), *parser.finish(is_cut=False)
@@ -166,6 +168,37 @@ def test_a_model_s_own_calls(name: str, has_control: bool) -> None:
     syntax, text = WRITTEN[name]
     assert accepts(syntax, (ADD, GET), text, has_control=has_control)
     assert parse(syntax, (ADD, GET), text) == EXPECTED
+
+
+def cut_off(syntax: ToolSyntax, text: str, *, must_come: bool) -> list[Piece]:
+    """What is read of a forced output that ends with its length."""
+    places = CallPlaces.forced(syntax, comes_first=False, must_come=must_come)
+    parser = ToolParser((syntax,), DeclaredTools((ADD, GET)), places=places)
+    return [*parser.feed(TextPiece("content", text)), *parser.finish(is_cut=True)]
+
+
+@EACH
+def test_wherever_forced_calls_are_cut_off_no_markup_is_shown(name: str) -> None:
+    syntax, text = WRITTEN[name]
+    num_begun = []
+    for end in range(1, len(text)):
+        pieces = cut_off(syntax, text[:end], must_come=True)
+        assert not any(isinstance(piece, TextPiece) for piece in pieces), text[:end]
+        num_begun.append(sum(isinstance(piece, ToolCallStarted) for piece in pieces))
+    assert num_begun[0] == 0
+    assert num_begun[-1] >= 1
+    assert num_begun == sorted(num_begun)
+
+
+@EACH
+def test_calls_that_may_come_are_cut_off_as_well_once_they_have_begun(name: str) -> None:
+    """Before, it may be text; of bare JSON that begins an answer nobody knows."""
+    syntax, text = WRITTEN[name]
+    assert syntax.form is not None
+    for end in range(len(syntax.form.trigger), len(text)) if syntax.form.trigger else ():
+        pieces = cut_off(syntax, text[:end], must_come=False)
+        assert not any(isinstance(piece, TextPiece) for piece in pieces), text[:end]
+    assert cut_off(syntax, "So <too", must_come=False)[0].text.startswith("So")
 
 
 @EACH

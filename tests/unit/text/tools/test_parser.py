@@ -183,7 +183,7 @@ class TestForced:
         parser = ToolParser(
             (own,),
             DeclaredTools([ToolSpec("get")]),
-            places=CallPlaces.forced(own, comes_first),
+            places=CallPlaces.forced(own, comes_first=comes_first, must_come=False),
         )
         pieces = [*parser.feed(TextPiece(channel, text)), *parser.finish(is_cut=False)]
         calls = sum(isinstance(piece, ToolCallStarted) for piece in pieces)
