@@ -165,6 +165,7 @@ class HostEngine:
             shape: (torch.zeros(sum(shape.parts), dtype=torch.int32), captured)
             for shape in (mixed_shapes(info.max_rows, CHUNK) if captures_prompts else ())
         }
+        executor._ring.place.tokens.fill_(1000)
         self._executor = executor
         self._meter = meter
         self._cut = meter.timed(OWN, meter.cut)

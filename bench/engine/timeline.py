@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-_BEGINS = "Memcpy HtoD"
-"""A step's input is one copy."""
+_BEGINS = "_begin_kernel"
+"""Of a step of decode rows; what fetches the lanes of many stands before it."""
 
 
 class Recorded(NamedTuple):
@@ -41,7 +41,7 @@ def recorded(work: Callable[[], object]) -> list[Recorded]:
 
 
 def steps_of(events: list[Recorded]) -> Iterator[list[Recorded]]:
-    """Runs that begin with a step's input."""
+    """Runs that begin as a step does."""
     starts = [at for at, each in enumerate(events) if each.name.startswith(_BEGINS)]
     for first, stop in pairwise(starts):
         yield events[first:stop]

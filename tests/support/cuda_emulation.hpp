@@ -270,11 +270,15 @@ inline bool run_block(bool last_warp_first) {
             for (int warp = 0; warp < num_warps; warp += 4)
                 went_on |= four_warps_went_on(warp);
         }
-        for (const Thread &thread : block->threads)
-            if (thread.waits != block->threads[0].waits)
-                fail("some threads ended while others wait for them");
-        if (block->threads[0].waits != Waits::block)
-            return block->threads[0].waits == Waits::done;
+        int at_barrier = 0, away = 0;
+        for (const Thread &thread : block->threads) {
+            at_barrier += thread.waits == Waits::block;
+            away += thread.waits == Waits::blocks;
+        }
+        if (at_barrier && at_barrier < (int)block->threads.size())
+            fail("some threads ended while others wait for them");
+        if (!at_barrier)
+            return !away;
     }
 }
 
@@ -333,6 +337,12 @@ inline int of_lane(int value, int lane) {
     me.across = -1;
     emulation::meet(emulation::Waits::warp);
     return me.received_number;
+}
+
+inline float of_lane(float value, int lane) {
+    int bits;
+    std::memcpy(&bits, &value, 4);
+    return __int_as_float((u32)of_lane(bits, lane));
 }
 
 inline int of_first_lane(int value) { return of_lane(value, 0); }
@@ -423,6 +433,11 @@ inline u16 float_to_bfloat16(float value) {
 
 inline u32 pack_bfloat16(float low, float high) {
     return float_to_bfloat16(low) | (u32)float_to_bfloat16(high) << 16;
+}
+
+inline u32 multiply_bfloat16(u32 a, u32 b) {
+    const float low = emulation::from_bfloat16(a & 0xffff) * emulation::from_bfloat16(b & 0xffff);
+    return pack_bfloat16(low, emulation::from_bfloat16(a >> 16) * emulation::from_bfloat16(b >> 16));
 }
 
 inline void let_next_kernel_begin() {}

@@ -22,12 +22,16 @@ SPLIT_HEADER = _HEADER.with_name("split_emulation.hpp")
 """With half precision and clusters of blocks of threads."""
 RING_HEADER = _HEADER.with_name("ring_emulation.hpp")
 """With those too, and barriers in shared memory."""
-_OF_PROCESSORS = ("hopper.cuh",)
+_OF_PROCESSORS = ("hopper.cuh", "decode_primitives.cuh")
 """Files whose names the headers have."""
 BULK_HEADER = _HEADER.with_name("bulk_emulation.hpp")
 """The same with bulk copies, and barriers that they arrive at."""
 HOPPER_HEADER = _HEADER.with_name("hopper_emulation.hpp")
 """With copies by description, and tensor cores that read shared memory."""
+HELD_HEADER = _HEADER.with_name("held_emulation.hpp")
+"""That with bulk copies and half precision."""
+STORES_HEADER = _HEADER.with_name("stores_emulation.hpp")
+"""With clusters whose blocks store in each other's memory."""
 COMPILER = shutil.which("c++") or shutil.which("g++")
 """None where no kernel can be run."""
 

@@ -19,11 +19,13 @@ struct PageCopy {
     const char *from;
     i64 line;
     int lines;
+    int nbytes = 0; // of one that is no page
 };
 
 struct Phases {
     int count, pending, bytes, phase;
     std::vector<PageCopy> copies;
+    std::vector<Copy> bulk; // plain ones
 };
 
 struct Warp {
@@ -95,6 +97,9 @@ inline int unswizzled(int offset) { return offset ^ (offset >> 7 & 7) << 4; }
 
 inline void make_copies(Phases &each) {
     for (const PageCopy &copy : each.copies) {
+        if (copy.nbytes)
+            std::memcpy(copy.to, copy.from, copy.nbytes);
+        each.bytes -= copy.nbytes;
         for (int at = 0; at < copy.lines * 128; at += 16) {
             char *to = block->aligned + unswizzled(shared_offset(copy.to) + at);
             if (!copy.from) { // Beyond a matrix's end.
@@ -108,6 +113,11 @@ inline void make_copies(Phases &each) {
         each.bytes -= copy.lines * 128;
     }
     each.copies.clear();
+    for (const Copy &copy : each.bulk) {
+        std::memcpy(copy.to, copy.from, copy.bytes);
+        each.bytes -= copy.bytes;
+    }
+    each.bulk.clear();
     end_phase(each);
 }
 
@@ -147,7 +157,7 @@ struct TensorMap {
 inline u32 shared_address(const void *at) { return emulation::shared_offset(at); }
 
 inline void init_barrier(u64 *barrier, int count) {
-    emulation::phases[barrier] = {count, count, 0, 0, {}};
+    emulation::phases[barrier] = {count, count, 0, 0, {}, {}};
 }
 
 inline void arrive(u64 *barrier) {
@@ -383,10 +393,6 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float reciprocal_of(float x) { return 1.0f / x; }
-inline u32 multiply_bfloat16(u32 a, u32 b) {
-    const float low = emulation::from_bfloat16(a & 0xffff) * emulation::from_bfloat16(b & 0xffff);
-    return pack_bfloat16(low, emulation::from_bfloat16(a >> 16) * emulation::from_bfloat16(b >> 16));
-}
 
 namespace emulation {
 

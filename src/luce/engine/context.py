@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from luce.engine.hidden_taps import StepTap
 from luce.engine.ops.attention import AttentionStep
 from luce.engine.ops.gated_delta import NO_STATES, LayerState, StateBatch
@@ -22,6 +24,8 @@ class ForwardContext:
         states: whose recurrent states the step advances, if the model has any.
         state_layers: per recurrent layer the states of all slots.
         tap: is shown the residual stream behind every block; None: nobody looks.
+        embedded: [T, hidden]: the tokens' embeddings, where they are looked up already.
+        leaves_norm: the last norm is left to `models.base.Model.normed_logits`.
     """
 
     places: TokenPlaces
@@ -30,3 +34,5 @@ class ForwardContext:
     states: StateBatch = NO_STATES
     state_layers: tuple[LayerState, ...] = ()
     tap: StepTap | None = None
+    embedded: torch.Tensor | None = None
+    leaves_norm: bool = False

@@ -1,9 +1,10 @@
 """Runs steps on a GPU. Nothing here waits for the device but the reading of a step's tokens.
 
-A step of decode rows alone replays a captured graph of the next larger size; its input is one
-small copy, its output another. So does a step with prompts where one of `mixed_shapes` fits it.
-Where a row has a mask, the step's choice is made again from the logits that the graph left, while
-it still runs. Everything else runs kernel by kernel.
+A step of decode rows alone replays a captured graph of the next larger size, whose lanes come and
+whose tokens go by `step_ring`. A step with prompts is replayed too where one of `mixed_shapes` fits
+it; its input is one small copy, its output another. Where a row has a mask, the step's choice is
+made again from the logits that the graph left, while it still runs. Everything else runs kernel by
+kernel.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from luce.engine.options import EngineInfo
 from luce.engine.pinned_slots import PinnedSlots
 from luce.engine.runner import Runner
 from luce.engine.sampling.masks import TokenMasks
+from luce.engine.step_ring import StepRing
 from luce.kv.spec import NULL_BLOCK, blocks_for
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence, StepPlan
@@ -87,6 +89,8 @@ class DeviceExecutor:
         self._sampler = DeviceSampler(self._rows.params)
         self._slots = PinnedSlots(device)
         self._sizes = padded_sizes(resolved.max_rows)
+        padding = self._rows.padding_row, 0, NULL_BLOCK, 0
+        self._ring = StepRing(self._sizes[-1], padding, device)
         self._lanes = torch.zeros(self._sizes[-1], 4, dtype=torch.int32, device=device)
         self._captured: dict[int, _CapturedStep] = {}
         self._mixed: dict[StepShape, tuple[torch.Tensor, _CapturedStep]] = {}
@@ -148,8 +152,11 @@ class DeviceExecutor:
         count = len(items)
         size = next(size for size in self._sizes if size >= count)
         lanes = decode_lanes(items, self._resolved.block_tokens, size, self._rows.padding_row)
-        self._slots.send(lanes, self._lanes[:size])
-        return self._finish(self._captured[size], self._lanes[:count], extras)
+        self._ring.send(lanes)
+        captured = self._captured[size]
+        captured.graph.replay()
+        read = self._ring.begin_read(count)
+        return self._finish(captured, self._lanes[:count], extras, read)
 
     def _replay_mixed(
         self, shape: StepShape, items: tuple[ScheduledSequence, ...], extras: StepExtras
@@ -160,13 +167,24 @@ class DeviceExecutor:
         self._slots.send(values, numbers)
         first, count = 4 * shape.decode, sum(item.sample for item in items)
         lanes = numbers[first : first + 4 * count].view(-1, 4)
+        captured.graph.replay()
         return self._finish(captured, lanes, extras)
 
     def _finish(
-        self, captured: _CapturedStep, lanes: torch.Tensor, extras: StepExtras
+        self,
+        captured: _CapturedStep,
+        lanes: torch.Tensor,
+        extras: StepExtras,
+        read: Callable[[], list[int]] | None = None,
     ) -> Callable[[], SampledTokens]:
-        """Replay a step whose input is in place, of which the first lines are real."""
-        captured.graph.replay()
+        """What is left of a step that was replayed.
+
+        Args:
+            captured: it.
+            lanes: those of its lines that are real, the first ones.
+            extras: what the rows ask for.
+            read: waits for the tokens, if they are on their way.
+        """
         count = len(lanes)
         if not count:
             return SampledTokens
@@ -176,6 +194,8 @@ class DeviceExecutor:
         if masks is not None:
             self._mask(logits, masks)
             token_ids = self._sampler.choose(logits, lanes)
+        elif read is not None:
+            return extras.begin_readback(token_ids, lambda _: read)
         return extras.begin_readback(token_ids, self._slots.begin_read)
 
     def _run(
@@ -228,6 +248,7 @@ class DeviceExecutor:
         for done, size in enumerate(reversed(self._sizes)):
             progress(GRAPH_STAGE, done, len(self._sizes))
             self._captured[size] = self._capture(size, self._pool)
+        self._ring.restart()
         progress(GRAPH_STAGE, len(self._sizes), len(self._sizes))
 
     def capture_mixed(self, chunk: int) -> None:
@@ -288,6 +309,7 @@ class DeviceExecutor:
         best = float("inf")
         for _ in range(3):
             began = time.perf_counter()
+            captured.graph.replay()
             self._finish(captured, self._lanes[:1], NO_EXTRAS)()
             best = min(best, time.perf_counter() - began)
         return best
@@ -321,12 +343,12 @@ class DeviceExecutor:
         step = step_of(numbers, shape, self._rows, self._resolved.block_tokens)
         raw = self._runner.raw_logits(step.batch)
         assert raw is not None, "some lines are sampled"
-        left[:] = [self._sampler.adjust(raw, step.lanes)]
-        return self._sampler.choose(left[0], step.lanes)
+        logits, token_ids = self._sampler.adjust_and_choose(raw, step.lanes)
+        left[:] = [logits]
+        return token_ids
 
     def _capture(self, size: int, pool: object) -> _CapturedStep:
-        padding = decode_lanes((), self._resolved.block_tokens, size, self._rows.padding_row)
-        upload_into(self._lanes[:size], padding)
+        self._ring.restart()
         left: list[StepLogits] = []
         graph, token_ids = capture(lambda: self._decode(size, left), pool)
         return _CapturedStep(graph, token_ids, left[0].lent())
@@ -334,10 +356,13 @@ class DeviceExecutor:
     def _decode(self, size: int, left: list[StepLogits]) -> torch.Tensor:
         """The step to capture; leaves its logits in `left`."""
         lanes = self._lanes[:size]
-        raw = self._runner.raw_logits(decode_batch(lanes, self._rows, self._resolved.block_tokens))
+        ring, lookup = self._ring.place, self._runner.step_tables
+        batch = decode_batch(lanes, self._rows, self._resolved.block_tokens, lookup, ring)
+        raw = self._runner.raw_logits(batch)
         assert raw is not None, "every lane is sampled"
-        left[:] = [self._sampler.adjust(raw, lanes)]
-        return self._sampler.choose(left[0], lanes)
+        logits, token_ids = self._sampler.adjust_and_choose(raw, lanes, ring)
+        left[:] = [logits]
+        return token_ids
 
 
 def _harmless_start(item: ScheduledSequence) -> RowStart:

@@ -14,8 +14,10 @@ from luce.engine.device import upload, upload_into
 from luce.engine.device_rows import DeviceRows
 from luce.engine.inputs import InputBatch
 from luce.engine.ops.attention import AttentionBatch, AttentionTensors
+from luce.engine.ops.step_tables import StepTables
 from luce.engine.ops.triton.lanes import begin_decode
 from luce.engine.packed_ids import packed_ids
+from luce.engine.step_ring import RingPlace
 from luce.kv.spec import NULL_BLOCK
 from luce.scheduler.plan import ScheduledSequence
 
@@ -45,16 +47,24 @@ def _lane_columns(items: Sequence[ScheduledSequence], block_tokens: int) -> Iter
     yield [item.output_index for item in items]
 
 
-def decode_batch(lanes: torch.Tensor, rows: DeviceRows, block_tokens: int) -> InputBatch:
+def decode_batch(
+    lanes: torch.Tensor,
+    rows: DeviceRows,
+    block_tokens: int,
+    lookup: StepTables | None,
+    ring: RingPlace,
+) -> InputBatch:
     """A step of decode rows alone. Runs on the device throughout, so it can be captured.
 
     Args:
-        lanes: i32 [n, 4], see `decode_lanes`.
+        lanes: i32 [n, 4], see `decode_lanes`; written from the ring.
         rows: tokens and tables; each lane's block enters its row's table.
         block_tokens: P.
+        lookup: what is read of the model before its layers.
+        ring: where lanes come from.
     """
     count = lanes.shape[0]
-    begun = begin_decode(lanes, rows.params.tokens, rows.tables, block_tokens)
+    begun = begin_decode(lanes, rows.params.tokens, rows.tables, block_tokens, lookup, ring)
     tensors = AttentionTensors(
         block_tables=rows.tables,
         rows=begun.rows,
@@ -73,6 +83,8 @@ def decode_batch(lanes: torch.Tensor, rows: DeviceRows, block_tokens: int) -> In
         logits_index=None,
         sampled_rows=(0,) * count,
         output_indices=(),
+        rotary=begun.rotary,
+        embedded=begun.hidden,
     )
 
 

@@ -26,6 +26,8 @@ class InputBatch:
         sampled_rows: their rows.
         output_indices: and the index of each in its row's output.
         rows: of each sequence; empty where the step was laid out on the device.
+        rotary: f32 [T, 1, R/2, 2]: angles of the positions, where they are looked up already.
+        embedded: [T, hidden]: embeddings of the tokens, likewise.
     """
 
     input_ids: torch.Tensor
@@ -36,6 +38,8 @@ class InputBatch:
     sampled_rows: tuple[int, ...]
     output_indices: tuple[int, ...]
     rows: tuple[int, ...] = ()
+    rotary: torch.Tensor | None = None
+    embedded: torch.Tensor | None = None
 
 
 def build_inputs(

@@ -14,6 +14,7 @@ from luce.engine.models.base import Model
 from luce.engine.native.tape import Program, Tape
 from luce.engine.ops.gated_delta import NO_STATES
 from luce.engine.ops.qkv import TokenPlaces
+from luce.engine.ops.step_tables import StepTables
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +58,18 @@ class RecordedModel:
         """As the model's."""
         return self._model.rotary(positions)
 
+    @property
+    def step_tables(self) -> StepTables:
+        """As the model's."""
+        return self._model.step_tables
+
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """As the model's."""
         return self._model.compute_logits(hidden)
+
+    def normed_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """As the model's."""
+        return self._model.normed_logits(hidden)
 
     def forward(self, input_ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """As the model's; valid until the next pass."""

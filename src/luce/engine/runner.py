@@ -17,6 +17,7 @@ from luce.engine.models.base import Model
 from luce.engine.ops.attention import PagedAttention
 from luce.engine.ops.gated_delta import StateBatch
 from luce.engine.ops.qkv import TokenPlaces
+from luce.engine.ops.step_tables import StepTables
 from luce.engine.recorded import RecordedModel
 from luce.engine.rows import RowState
 from luce.engine.state_tensors import StateTensors
@@ -51,12 +52,20 @@ class Runner:
             batch: the step.
             tap: is shown the residual stream behind every block.
         """
-        hidden = self.model.forward(batch.input_ids, self._context(batch, tap))
+        ctx = self._context(batch, tap)
+        hidden = self.model.forward(batch.input_ids, ctx)
         if not batch.sampled_rows:
             return None
         if batch.logits_index is not None:
             hidden = hidden.index_select(0, batch.logits_index)
+        if ctx.leaves_norm:
+            return self.model.normed_logits(hidden)
         return self.model.compute_logits(hidden)
+
+    @property
+    def step_tables(self) -> StepTables | None:
+        """What the begin of a step may look up itself; None: nothing."""
+        return self.model.step_tables
 
     def prepare(self, batch: InputBatch) -> None:
         """Have recorded what is recorded, before a step needs it; computes nothing else."""
@@ -64,13 +73,18 @@ class Runner:
             self.model.prepare(len(batch.input_ids), self._context(batch, None))
 
     def _context(self, batch: InputBatch, tap: StepTap | None) -> ForwardContext:
+        rotary = batch.rotary
+        if rotary is None:
+            rotary = self.model.rotary(batch.positions)
         return ForwardContext(
-            places=TokenPlaces(self.model.rotary(batch.positions), batch.slot_mapping),
+            places=TokenPlaces(rotary, batch.slot_mapping),
             attend=self.attention.prepare(batch.attention),
             kv_layers=self.kv.layers,
             states=StateBatch(batch.rows, batch.attention.query_starts, batch.attention.tensors),
             state_layers=() if self.states is None else self.states.layers,
             tap=tap,
+            embedded=batch.embedded,
+            leaves_norm=batch.attention.tensors is not None,
         )
 
     def start_states(self, starts: Sequence[RowStart]) -> None:

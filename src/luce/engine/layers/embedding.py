@@ -93,3 +93,10 @@ class Fp8Embedding:
     def nbytes(self) -> int:
         """Memory of numbers and scales."""
         return self.matrix.nbytes
+
+
+def lookup_table(embedding: TokenEmbedding) -> torch.Tensor | QuantPlanes | None:
+    """What kernels that look tokens up themselves read; None: they cannot."""
+    if isinstance(embedding, Embedding):
+        return embedding.table
+    return embedding.planes if isinstance(embedding, QuantEmbedding) else None

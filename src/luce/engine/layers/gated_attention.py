@@ -8,7 +8,7 @@ import torch
 
 from luce.engine.context import ForwardContext
 from luce.engine.ops.attention import HeadShape
-from luce.engine.ops.gated_heads import GatedHeads
+from luce.engine.ops.gated_heads import AddsAttention, GatedHeads
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.projection import NormedProduct, NormWeight
 from luce.engine.ops.qkv import HeadNorms, PlaceQkv, Placing
@@ -49,6 +49,11 @@ class GatedAttention:
         projected = self.product(hidden, self.norm, self.qkv)
         cache = ctx.kv_layers[self.layer]
         placing = Placing(self.heads, self.head_norms, ctx.places, cache)
+        if isinstance(self.gated_heads, AddsAttention):
+            attention = self.place_qkv, ctx.attend
+            return self.gated_heads.add_attention(
+                hidden, projected, placing, attention, self.output
+            )
         packed = self.gated_heads.place(projected, placing, self.place_qkv)
         split = packed.view(len(packed), -1, self.heads.head_dim)
         mixed = self.gated_heads.attend(ctx.attend, split, cache, projected, self.heads)

@@ -19,6 +19,9 @@ class RotaryTable:
         divisors: f32 [D/2] that divide the frequencies (GGUF's `rope_freqs`), or None.
         device: where the table is.
 
+    Attributes:
+        table: f32 [positions, R/2, 2].
+
     Raises:
         ModelFileError: base and scaling give no finite frequencies.
     """
@@ -34,15 +37,15 @@ class RotaryTable:
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float64), frequencies)
         scale = attention_factor(hparams.rope_scaling)
         table = torch.stack((angles.cos(), angles.sin()), dim=-1).mul_(scale)
-        self._table = table.to(device=device, dtype=torch.float32)
+        self.table = table.to(device=device, dtype=torch.float32)
 
     def lookup(self, positions: torch.Tensor) -> torch.Tensor:
         """i32 [T] → f32 [T, 1, D/2, 2]: cosine and sine."""
-        return self._table.index_select(0, positions).unsqueeze(1)
+        return self.table.index_select(0, positions).unsqueeze(1)
 
     @property
     def nbytes(self) -> int:
-        return self._table.nbytes
+        return self.table.nbytes
 
 
 def _checked_frequencies(hparams: HParams, divisors: torch.Tensor | None) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from luce.engine.context import ForwardContext
 from luce.engine.fp8_weights import Fp8Matrix, StoredPart
 from luce.engine.native.tiles import StoredMatrix
+from luce.engine.ops.step_tables import StepTables
 from luce.engine.quant_planes import QuantPlanes
 
 
@@ -138,8 +139,17 @@ class Model(Protocol):
     def rotary(self, positions: torch.Tensor) -> torch.Tensor:
         """The rotary angles of i32 [T] positions, for the context."""
 
+    @property
+    def step_tables(self) -> StepTables:
+        """What angles and embeddings are read from."""
+
     def forward(self, input_ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
-        """i32 [T] → hidden states [T, hidden], normalised; writes the step's KV."""
+        """i32 [T] → hidden states [T, hidden], normalised if `ctx` does not leave that; writes the
+        step's KV.
+        """
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[B, hidden] → [B, V] in the type they are computed in."""
+
+    def normed_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same of hidden states that were not normalised."""

@@ -15,7 +15,13 @@ import torch
 from luce.engine.context import ForwardContext
 from luce.engine.fp8_weights import Fp8Matrix
 from luce.engine.layers.attention import SelfAttention
-from luce.engine.layers.embedding import Embedding, Fp8Embedding, QuantEmbedding, TokenEmbedding
+from luce.engine.layers.embedding import (
+    Embedding,
+    Fp8Embedding,
+    QuantEmbedding,
+    TokenEmbedding,
+    lookup_table,
+)
 from luce.engine.layers.mlp import GatedMlp
 from luce.engine.layers.norm import Norm
 from luce.engine.layers.rotary import RotaryTable
@@ -26,9 +32,10 @@ from luce.engine.ops.attention import HeadShape
 from luce.engine.ops.cpu.native import NativeEmbedding
 from luce.engine.ops.cpu.native_plain import native_linear
 from luce.engine.ops.linear import Linear
-from luce.engine.ops.projection import NormWeight
+from luce.engine.ops.projection import NormsItself, NormWeight
 from luce.engine.ops.qkv import HeadNorms
 from luce.engine.ops.select import OpSet
+from luce.engine.ops.step_tables import StepTables
 from luce.loaders.hparams import HParams
 
 _EMBEDDING = "embed_tokens.weight"
@@ -80,16 +87,32 @@ class DenseModel:
     def rotary(self, positions: torch.Tensor) -> torch.Tensor:
         return self._rotary.lookup(positions)
 
+    @property
+    def step_tables(self) -> StepTables:
+        return StepTables(
+            self._rotary.table, lookup_table(self._embedding), self._norm.weight.dtype
+        )
+
     def forward(self, input_ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
-        hidden = self._embedding.forward(input_ids)
+        hidden = ctx.embedded
+        if hidden is None:
+            hidden = self._embedding.forward(input_ids)
         for index, layer in enumerate(self._layers):
             hidden = layer.forward(hidden, ctx)
             if ctx.tap is not None:
                 ctx.tap.take(index, hidden)
-        return self._norm.forward(hidden)
+        return hidden if ctx.leaves_norm else self._norm.forward(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._head(hidden)
+
+    def normed_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        if isinstance(self._head, NormsItself):
+            norm = NormWeight(self._norm.weight, self._norm.eps)
+            logits = self._head.normed(hidden, norm)
+            if logits is not None:
+                return logits
+        return self._head(self._norm.forward(hidden))
 
 
 class DenseBuilder:

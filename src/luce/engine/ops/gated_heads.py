@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from luce.engine.ops.attention import AttentionStep, HeadShape
 from luce.engine.ops.kv_cache import KVCache
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.qkv import PlaceQkv, Placing
 
 
@@ -45,3 +46,26 @@ class GatedHeads(Protocol):
 
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), [T, H * D]; `mixed` may be overwritten."""
+
+
+@runtime_checkable
+class AddsAttention(Protocol):
+    """A `GatedHeads` that has all of it in its hands, with the product behind."""
+
+    def add_attention(
+        self,
+        hidden: torch.Tensor,
+        projected: torch.Tensor,
+        placing: Placing,
+        attention: tuple[PlaceQkv, AttentionStep],
+        output: Linear,
+    ) -> torch.Tensor:
+        """hidden + output(attention with gates), [T, hidden]; `hidden` may be overwritten.
+
+        Args:
+            hidden: [T, hidden].
+            projected: as for `GatedHeads.split`.
+            placing: geometry, norms, angles, slots and the cache.
+            attention: the model's, of the step.
+            output: the product.
+        """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -25,6 +25,14 @@ class NormedProduct(Protocol):
 
     def __call__(self, x: torch.Tensor, norm: NormWeight, linear: Linear) -> torch.Tensor:
         """[T, in] → [T, out], or [T, out / 2] gated."""
+
+
+@runtime_checkable
+class NormsItself(Protocol):
+    """A `Linear` that may normalise what it multiplies."""
+
+    def normed(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor | None:
+        """linear(norm(x)), [T, in] → [T, out]; None: not of so many rows."""
 
 
 class ProjectQkv(Protocol):

@@ -138,13 +138,6 @@ __device__ __forceinline__ float reciprocal_of(float x) {
     return y;
 }
 
-// a b of each of two bfloat16, rounded once.
-__device__ __forceinline__ u32 multiply_bfloat16(u32 a, u32 b) {
-    u32 word;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
-    return word;
-}
-
 __device__ __forceinline__ float exp2_of(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -41,6 +41,13 @@ __device__ __forceinline__ u32 pack_bfloat16(float low, float high) {
     return word;
 }
 
+// a b of each of two bfloat16, rounded once.
+__device__ __forceinline__ u32 multiply_bfloat16(u32 a, u32 b) {
+    u32 word;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+
 // 16 bytes that are read once.
 __device__ __forceinline__ void load_once(u32 *to, const u16 *from) {
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -75,6 +82,10 @@ __device__ __forceinline__ int of_first_lane(int value) {
 
 // What that lane gave.
 __device__ __forceinline__ int of_lane(int value, int lane) {
+    return __shfl_sync(0xffffffff, value, lane);
+}
+
+__device__ __forceinline__ float of_lane(float value, int lane) {
     return __shfl_sync(0xffffffff, value, lane);
 }
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 
 import torch
 
 from luce.engine.device import kernel_refusal
-from luce.engine.ops.cuda import quant_split, quant_whole
+from luce.engine.ops.cuda import quant_held, quant_split, quant_whole
 from luce.engine.ops.cuda.quant_stage import Rows
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.random_planes import random_planes
@@ -34,11 +35,14 @@ class Kernel(Enum):
     """Who multiplies."""
 
     TRITON = "triton"
+    HELD = "held"
+    """`SPLIT` for planes that it refuses, or is no faster with."""
     SPLIT = "split"
     WHOLE = "whole"
 
 
 _MODULES = {
+    Kernel.HELD: quant_held,
     Kernel.SPLIT: quant_split,
     Kernel.WHOLE: quant_whole,
 }
@@ -49,7 +53,7 @@ _TRIAL_UNITS = 7
 
 CHOICE: dict[int, Kernel] = {
     4: Kernel.TRITON,
-    16: Kernel.SPLIT,
+    16: Kernel.HELD,
     64: Kernel.WHOLE,
 }
 """For up to so many rows of x; Triton beyond."""
@@ -76,8 +80,8 @@ def _difference(planes: QuantPlanes, tokens: int, multiply: Product) -> str | No
 
 def _trial_rows(kernel: Kernel) -> list[int]:
     """Numbers of rows that take each of its tilings once."""
-    is_split = kernel is Kernel.SPLIT
-    most_rows = list(quant_split.SPLIT_TILINGS if is_split else quant_whole.WHOLE_TILINGS)
+    is_whole = kernel is Kernel.WHOLE
+    most_rows = list(quant_whole.WHOLE_TILINGS if is_whole else quant_split.SPLIT_TILINGS)
     return [most - 3 for most in most_rows]
 
 
@@ -120,6 +124,47 @@ def kernel_fault(
         return str(error)
 
 
+def held_fault(
+    form: QuantFormat, columns: int, cut: quant_held.Cut, device: torch.device
+) -> str | None:
+    """Why the holding kernel is not to be trusted with planes that it accepts, or None.
+
+    It is tried as it is compiled for them, with few rows.
+
+    Args:
+        form: of the planes.
+        columns: of them.
+        cut: of them, whatever its number of blocks.
+        device: a GPU.
+    """
+    few, rows = cut.for_trial()
+    try:
+        planes = random_planes(form, rows, columns, device)
+        multiply = partial(quant_held.multiply_by, few)
+        faults = (_difference(planes, tokens, multiply) for tokens in _trial_rows(Kernel.HELD))
+        return next((fault for fault in faults if fault is not None), None)
+    except (RuntimeError, AttributeError, ValueError) as error:
+        return str(error)
+
+
+@functools.cache
+def _held_serves(
+    form: QuantFormat, columns: int, cut: quant_held.Cut, device: torch.device
+) -> bool:
+    reason = kernel_refusal(is_hopper=True) or held_fault(form, columns, cut, device)
+    if reason is not None:
+        what = f"{form.name} of {columns} columns"
+        _log.warning("held products with %s are not used: %s", what, reason)
+    return reason is None
+
+
+def _are_held(planes: QuantPlanes) -> bool:
+    if not quant_held.pays(planes) or quant_held.refusal(planes) is not None:
+        return False
+    cut = replace(quant_held.cut_of(planes), blocks=1)
+    return _held_serves(planes.format, planes.columns, cut, planes.codes.device)
+
+
 @functools.cache
 def _serves(kernel: Kernel, form: QuantFormat, device: torch.device, blocks: int) -> bool:
     if kernel is Kernel.WHOLE and (reason := kernel_refusal(is_hopper=True)) is not None:
@@ -144,12 +189,14 @@ class QuantProducts:
 
     def takes(self, planes: QuantPlanes, x: torch.Tensor) -> bool:
         """Whether one was chosen for so many rows, knows the codes, and serves here."""
-        kernel = self._kernel(len(x))
+        kernel = self._kernel(planes, len(x))
         if kernel is Kernel.TRITON:
             return False
         is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0
         if not is_aligned or _MODULES[kernel].refusal(planes) is not None:
             return False
+        if kernel is Kernel.HELD:
+            return True
         blocks = quant_split.cut_of(planes).blocks if kernel is Kernel.SPLIT else 1
         return _serves(kernel, planes.format, x.device, blocks)
 
@@ -158,7 +205,7 @@ class QuantProducts:
 
         None where there is a norm that does not go with it.
         """
-        if self._kernel(len(x)) is Kernel.SPLIT:
+        if self._chosen(len(x)) in (Kernel.HELD, Kernel.SPLIT):
             return quant_split.prepared(x, norm)
         return x if norm is None else None
 
@@ -171,9 +218,13 @@ class QuantProducts:
         residual: torch.Tensor | None,
     ) -> None:
         """out = x W^T (+ bias) (+ residual)."""
-        _MODULES[self._kernel(len(x))].multiply(planes, x, out, bias, residual)
+        _MODULES[self._kernel(planes, len(x))].multiply(planes, x, out, bias, residual)
 
-    def _kernel(self, tokens: int) -> Kernel:
+    def _chosen(self, tokens: int) -> Kernel:
         return next(
             (kernel for most, kernel in self._choice.items() if tokens <= most), Kernel.TRITON
         )
+
+    def _kernel(self, planes: QuantPlanes, tokens: int) -> Kernel:
+        kernel = self._chosen(tokens)
+        return Kernel.SPLIT if kernel is Kernel.HELD and not _are_held(planes) else kernel

@@ -175,6 +175,7 @@ def constants(form: QuantFormat, tiling: SplitTiling, blocks: int) -> dict[str, 
     return {
         **format_constants(form),
         "GROUP_SCALE_BYTES": SCALES[form.scale].group_bytes,
+        "X_HAS_SIXTEENTHS": 0,
         "TOKEN_TILES": tiling.token_tiles,
         "WARPS": _WARPS,
         "CLUSTER": blocks,

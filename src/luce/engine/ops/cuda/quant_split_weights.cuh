@@ -67,8 +67,10 @@ struct GroupScale {
             return multiply_add_half(raised, scale[0], base);
         return scaled(subtract_half(raised, HALF_1024 + ZERO * 0x00010001u), eight);
     }
-    // 1024 + 16 code.
+    // 1024 + 16 code; 16 times what it stands for if x has a sixteenth there.
     __device__ __forceinline__ u32 upper_pair(u32 raised, int eight) const {
+        if (X_HAS_SIXTEENTHS)
+            return multiply_add_half(raised, scale[0], base);
         if (IS_INTEGER)
             return multiply_add_half(raised, upper, upper_base);
         const u32 minus_zero = MINUS_64 + ZERO * 0x00100010u;

@@ -7,13 +7,16 @@ its sequence; lanes of padding have a slot that nobody reads.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
+from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.cuda import delta_rows
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.triton.causal_conv import convolve
@@ -24,7 +27,12 @@ from luce.engine.ops.triton.gated_delta_chunk import (
     log_decay,
     run_chunks,
 )
-from luce.engine.ops.triton.gated_delta_step import OneTokenKernel, leaves_words, step_refusal
+from luce.engine.ops.triton.gated_delta_step import (
+    MakesWords,
+    OneTokenKernel,
+    leaves_words,
+    step_refusal,
+)
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
 from luce.engine.ops.triton.probe import TrialError, launch_refusal
@@ -35,7 +43,13 @@ _log = logging.getLogger(__name__)
 _MOST_APART = 2e-2
 """Of the norm: sums in another order, rounded to bfloat16."""
 MOST_LANES = 16
-"""Beyond, a kernel each for convolution, state and norm is faster: 82 us instead of 91 for 64."""
+"""Beyond, without `delta_rows`, a kernel each for convolution, state and norm is faster."""
+_TRIAL_TOKENS = 9
+"""So many that each multiprocessor goes through several heads."""
+_Advance = Callable[
+    [torch.Tensor, DeltaShape, DeltaWeights, LayerState, AttentionTensors, torch.Tensor], None
+]
+"""`OneTokenKernel.__call__`."""
 _NORM_HEADS = 8
 _COLUMNS = 32
 """Of a state in one program: enough programs for one sequence, and no spilling."""
@@ -111,6 +125,8 @@ class DeviceGatedDelta:
 
     def __init__(self, lanes: int, device: torch.device) -> None:
         self._one_token = OneTokenKernel(lanes, device)
+        self._rows = delta_rows.RowsKernel(self._one_token.arrivals)
+        self._no_cuda = kernel_refusal()
         self._refused: set[DeltaShape] = set()
 
     def __call__(
@@ -124,13 +140,13 @@ class DeviceGatedDelta:
         """Sequences of one token in one kernel, where there is one for them and few of them."""
         tensors = batch.tensors
         assert tensors is not None, "the step was not laid out on the device"
-        many = tensors.num_decode > MOST_LANES
-        if many or self._refusal(projected, shape, weights, state) is not None:
+        lanes = tensors.num_decode
+        advance = self._way(lanes, projected, shape, weights, state)
+        if advance is None:
             return stepwise_gated_delta(projected, shape, weights, state, tensors)
         out = projected.new_empty(len(projected), shape.value_size)
-        lanes = tensors.num_decode
         if lanes:
-            self._one_token(projected, shape, weights, state, tensors, out)
+            advance(projected, shape, weights, state, tensors, out)
         if lanes < tensors.rows.shape[0]:
             mixed = convolve(projected, shape, weights.conv, state.conv, tensors, only_runs=True)
             step = DeltaStep(
@@ -139,6 +155,22 @@ class DeviceGatedDelta:
             run_chunks(step)
             _norm(out[lanes:], projected[lanes:], shape, weights)
         return out
+
+    def _way(
+        self,
+        lanes: int,
+        projected: torch.Tensor,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        state: LayerState,
+    ) -> _Advance | None:
+        """How sequences of one token are advanced in one kernel, if so."""
+        layer = projected, shape, weights, state
+        if self._rows_refusal(*layer) is None and lanes <= delta_rows.MOST_LANES:
+            return self._rows
+        if lanes <= MOST_LANES and self._refusal(*layer) is None:
+            return self._one_token
+        return None
 
     def add_product(
         self,
@@ -160,19 +192,20 @@ class DeviceGatedDelta:
         assert isinstance(output, TritonQuantLinear)
         assert tensors is not None
         assert order is not None
-        facts = "delta_parts", shape, projected.dtype, order, *output.weight_facts
-        attempt = partial(self._try_parts, hidden, projected, weights, state, output, order)
-        if launch_refusal(facts, attempt) is not None:
-            return output.add_to(hidden, self(projected, shape, parameters, state, batch))
-        words = self._one_token.words(projected, shape, parameters, state, tensors, order=order)
-        return output.add_parts(hidden, words)
+        layer = shape, parameters, state
+        for name, make in self._one_token.ways_to_words(projected, shape, state):
+            facts = "delta_parts", name, shape, projected.dtype, order, *output.weight_facts
+            attempt = partial(self._try_parts, make, hidden, projected, layer, output, order)
+            if launch_refusal(facts, attempt) is None:
+                return output.add_parts(hidden, make(projected, layer, tensors, order=order))
+        return output.add_to(hidden, self(projected, shape, parameters, state, batch))
 
     def _try_parts(
         self,
+        make: MakesWords,
         hidden: torch.Tensor,
         projected: torch.Tensor,
-        weights: tuple[DeltaShape, DeltaWeights],
-        state: LayerState,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
         output: TritonQuantLinear,
         order: bool,
     ) -> None:
@@ -181,6 +214,7 @@ class DeviceGatedDelta:
         Raises:
             TrialError: they differ.
         """
+        shape, weights, state = layer
         generator, index = torch.Generator().manual_seed(1), torch.arange(2, dtype=torch.int32)
 
         def noise(like: torch.Tensor) -> torch.Tensor:
@@ -190,13 +224,15 @@ class DeviceGatedDelta:
         index = index.to(projected.device)
         tensors = AttentionTensors(index[None], index[:1], index[:1], index, 1, 0)
         mine, theirs = (LayerState(conv.clone(), recurrent.clone()) for _ in range(2))
-        plain = self(token, *weights, mine, StateBatch((), (), tensors))
+        plain = self(token, shape, weights, mine, StateBatch((), (), tensors))
         expected = output.add_to(torch.zeros_like(hidden[:1]), plain).float()
-        words = self._one_token.words(token, *weights, theirs, tensors, order=order)
+        words = make(token, (shape, weights, theirs), tensors, order=order)
         found = output.add_parts(torch.zeros_like(hidden[:1]), words).float()
-        apart = float((found - expected).norm() / expected.norm())
-        if not apart < _MOST_APART:
-            raise TrialError(f"a product of a state's words is {apart:.1e} off")
+        pairs = (found, expected), (theirs.conv, mine.conv), (theirs.recurrent, mine.recurrent)
+        for ours, other in pairs:
+            apart = float((ours.float() - other.float()).norm() / other.float().norm())
+            if not apart < _MOST_APART:
+                raise TrialError(f"a product of a state's words, or the state, is {apart:.1e} off")
 
     def _refusal(
         self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState
@@ -205,16 +241,48 @@ class DeviceGatedDelta:
         reason = step_refusal(shape)
         if reason is None:
             facts = "gated_delta_step", shape, projected.dtype
-            reason = launch_refusal(facts, lambda: self._try(projected, shape, weights, state))
+            trial = partial(self._try, projected, shape, weights, state, self._one_token, 1)
+            reason = launch_refusal(facts, trial)
         if reason is not None and shape not in self._refused:
             self._refused.add(shape)
             _log.warning("states are advanced kernel by kernel: %s", reason)
         return reason
 
-    def _try(
+    def _rows_refusal(
+        self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState
+    ) -> str | None:
+        """Why `delta_rows` does not serve; found out at the first step."""
+        reason = self._no_cuda or step_refusal(shape)
+        reason = reason or delta_rows.refusal(shape, projected, weights, state)
+        if reason is not None:
+            return reason
+        facts = "delta_rows", shape, projected.device
+        return launch_refusal(facts, partial(self._try_rows, projected, shape, weights, state))
+
+    def _try_rows(
         self, projected: torch.Tensor, shape: DeltaShape, weights: DeltaWeights, state: LayerState
     ) -> None:
-        """Two tokens of sequences that are not there, against the separate kernels.
+        """Both cuts of it, with counters of their own.
+
+        Raises:
+            TrialError: results or states differ.
+        """
+        counters = _TRIAL_TOKENS * shape.num_key_heads
+        arrivals = torch.zeros(counters, dtype=torch.int32, device=projected.device)
+        for cut in delta_rows.CUTS:
+            kernel = delta_rows.RowsKernel(arrivals, cut)
+            self._try(projected, shape, weights, state, kernel, _TRIAL_TOKENS)
+
+    def _try(
+        self,
+        projected: torch.Tensor,
+        shape: DeltaShape,
+        weights: DeltaWeights,
+        state: LayerState,
+        advance: _Advance,
+        count: int,
+    ) -> None:
+        """So many tokens of sequences that are not there, against the separate kernels.
 
         Raises:
             TrialError: results or states differ.
@@ -224,15 +292,16 @@ class DeviceGatedDelta:
         def noise(like: torch.Tensor, rows: int) -> torch.Tensor:
             return torch.randn(rows, like.shape[1], generator=generator).to(like)
 
-        token = noise(projected, 1)
-        conv, recurrent = noise(state.conv, 2), noise(state.recurrent, 2) * 0.1
-        index = torch.tensor([1, 0], dtype=torch.int32, device=device)
-        tensors = AttentionTensors(index[None], index[:1], index[:1], index, 1, 0)
-        found = [token.new_empty(1, shape.value_size), conv.clone(), recurrent.clone()]
-        mine, theirs = LayerState(found[1], found[2]), LayerState(conv, recurrent)
-        self._one_token(token, shape, weights, mine, tensors, found[0])
-        expected = [stepwise_gated_delta(token, shape, weights, theirs, tensors), conv, recurrent]
-        for ours, other in zip(found, expected, strict=True):
+        token = noise(projected, count)
+        conv, recurrent = noise(state.conv, count + 1), noise(state.recurrent, count + 1) * 0.1
+        index = torch.arange(count + 1, dtype=torch.int32, device=device)
+        tensors = AttentionTensors(index[None], index[1:], index[1:], index, count, 0)
+        out = token.new_empty(count, shape.value_size)
+        mine, theirs = LayerState(conv.clone(), recurrent.clone()), LayerState(conv, recurrent)
+        advance(token, shape, weights, mine, tensors, out)
+        expected = stepwise_gated_delta(token, shape, weights, theirs, tensors)
+        pairs = (out, expected), (mine.conv, conv), (mine.recurrent, recurrent)
+        for ours, other in pairs:
             apart = (ours.float() - other.float()).norm() / other.float().norm()
             if not float(apart) < _MOST_APART:
                 raise TrialError(f"a state advanced in one kernel is {float(apart):.1e} off")

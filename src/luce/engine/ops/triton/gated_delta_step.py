@@ -6,11 +6,16 @@ each for itself; the last of them to have read the convolution's old inputs move
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import torch
 import triton
 import triton.language as tl
 
+from luce.engine.device import kernel_refusal
 from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.cuda import delta_words
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState
 from luce.engine.ops.triton.causal_conv import KEY_EPS
 from luce.engine.ops.triton.gated_delta_chunk import gate_of, key_head, log_decay
@@ -222,6 +227,27 @@ def _cells(shape: DeltaShape) -> int:
     return power_of_two(shape.key_head_dim) * power_of_two(shape.value_head_dim)
 
 
+class MakesWords(Protocol):
+    """Advances the sequences of a step that is nothing but single tokens."""
+
+    def __call__(
+        self,
+        projected: torch.Tensor,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
+        tensors: AttentionTensors,
+        *,
+        order: bool,
+    ) -> PartWords:
+        """Their results as words for the next product.
+
+        Args:
+            projected: see `ops.gated_delta.GatedDelta`; contiguous rows.
+            layer: geometry that `leaves_words` accepts, parameters, states to advance.
+            tensors: of the step.
+            order: of the words: tables' or the plain one.
+        """
+
+
 class OneTokenKernel:
     """Advances sequences that have one token each.
 
@@ -256,31 +282,37 @@ class OneTokenKernel:
         """
         self._launch(projected, (shape, weights, state), tensors, (out, out), None)
 
-    def words(
+    def ways_to_words(
+        self, projected: torch.Tensor, shape: DeltaShape, state: LayerState
+    ) -> Iterator[tuple[str, MakesWords]]:
+        """Kernels for such a layer and their names, the fastest first."""
+        if delta_words.refusal(shape, projected, state) is None and kernel_refusal() is None:
+            yield "delta_words", self._hopper_words
+        yield "gated_delta_step", self._words
+
+    def _words(
         self,
         projected: torch.Tensor,
-        shape: DeltaShape,
-        weights: DeltaWeights,
-        state: LayerState,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
         tensors: AttentionTensors,
         *,
         order: bool,
     ) -> PartWords:
-        """The same of steps that are no more than such sequences, as words for the next product.
+        made = _empty_words(projected, layer)
+        self._launch(projected, layer, tensors, (made.words, made.squares), order)
+        return made
 
-        Args:
-            projected: likewise.
-            shape: geometry that `leaves_words` accepts.
-            weights: parameters.
-            state: advanced.
-            tensors: of the step.
-            order: of the words: tables' or the plain one.
-        """
-        sizes = len(projected), shape.value_size, shape.num_value_heads
-        made = PartWords.empty(sizes, _WORD_COLUMNS, weights.eps, projected.device)
+    def _hopper_words(
+        self,
+        projected: torch.Tensor,
+        layer: tuple[DeltaShape, DeltaWeights, LayerState],
+        tensors: AttentionTensors,
+        *,
+        order: bool,
+    ) -> PartWords:
+        made = _empty_words(projected, layer)
         results = made.words, made.squares
-        layer = shape, weights, state
-        self._launch(projected, layer, tensors, results, order)
+        delta_words.advance(projected, layer, tensors, results, self.arrivals, order=order)
         return made
 
     def _launch(
@@ -311,3 +343,11 @@ class OneTokenKernel:
             WORDS=order is not None, TABLE=bool(order),
             num_warps=max(1, block_k * columns // (32 * _THREAD_ELEMENTS)), **LAUNCH,
         )  # fmt: skip
+
+
+def _empty_words(
+    projected: torch.Tensor, layer: tuple[DeltaShape, DeltaWeights, LayerState]
+) -> PartWords:
+    shape, weights, _ = layer
+    sizes = len(projected), shape.value_size, shape.num_value_heads
+    return PartWords.empty(sizes, _WORD_COLUMNS, weights.eps, projected.device)

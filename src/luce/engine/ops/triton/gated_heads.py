@@ -9,13 +9,17 @@ import triton
 import triton.language as tl
 
 from luce.engine.ops.attention import AttentionStep, HeadShape
+from luce.engine.ops.cuda.decode_few import FewGeometry, attend_few
+from luce.engine.ops.cuda.decode_few_choice import few_refusal
 from luce.engine.ops.kv_cache import KVCache, TypedCache
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.qkv import PlaceQkv, Placing
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, sigmoid, wait_for_inputs
 from luce.engine.ops.triton.paged_attention import TritonStep
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
 from luce.engine.ops.triton.probe import launch_refusal
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 
 _HEADS = 4
 
@@ -97,12 +101,58 @@ class DeviceGatedHeads:
             self.gate(mixed[step.num_gated :], projected[step.num_gated :], heads)
         return mixed
 
+    def add_attention(
+        self,
+        hidden: torch.Tensor,
+        projected: torch.Tensor,
+        placing: Placing,
+        attention: tuple[PlaceQkv, AttentionStep],
+        output: Linear,
+    ) -> torch.Tensor:
+        """See `ops.gated_heads.AddsAttention`: of a few single tokens one kernel does it."""
+        order = None
+        if isinstance(output, TritonQuantLinear):
+            order = output.order_of_words(len(projected))
+        step = _step_for_few(placing, *attention)
+        if step is None:
+            return output.add_to(hidden, self._attended(projected, placing, *attention))
+        geometry = FewGeometry.of(placing, is_gated=True, order=order)
+        if few_refusal(geometry, step.tensors, projected) is not None:
+            return output.add_to(hidden, self._attended(projected, placing, *attention))
+        found = attend_few(projected, placing, step.tensors, geometry)
+        if order is None:
+            return output.add_to(hidden, found)
+        assert isinstance(output, TritonQuantLinear)
+        return output.add_words(hidden, found)
+
+    def _attended(
+        self,
+        projected: torch.Tensor,
+        placing: Placing,
+        place_qkv: PlaceQkv,
+        step: AttentionStep,
+    ) -> torch.Tensor:
+        """Kernel after kernel."""
+        heads = placing.heads
+        packed = self.place(projected, placing, place_qkv)
+        split = packed.view(len(packed), -1, heads.head_dim)
+        return self.attend(step, split, placing.cache, projected, heads)
+
     def gate(self, mixed: torch.Tensor, projected: torch.Tensor, heads: HeadShape) -> torch.Tensor:
         """mixed * sigmoid(gates), in place."""
         _gate_kernel[(len(mixed), triton.cdiv(heads.num_heads, _HEADS))](
             mixed, projected, **_sizes(heads), num_warps=2, **LAUNCH
         )
         return mixed
+
+
+def _step_for_few(placing: Placing, place_qkv: PlaceQkv, step: AttentionStep) -> TritonStep | None:
+    """A step for which one kernel may do all, as far as types tell."""
+    if not isinstance(place_qkv, FusedPlaceQkv) or place_qkv.interleaved:
+        return None
+    if not isinstance(step, TritonStep) or isinstance(placing.cache, TypedCache):
+        return None
+    return step
 
 
 def _sizes(heads: HeadShape) -> dict[str, int]:

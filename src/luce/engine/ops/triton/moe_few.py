@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from luce.engine.ops.cuda.moe_many import ManyMixture
 from luce.engine.ops.moe import Router, Routing
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.triton import moe_choose
@@ -70,6 +71,7 @@ class FewTokens:
         s_outer: its down.
         arrivals: of `moe_choose.choose`.
         tilings: of the kernels.
+        many: for more tokens than the first kernel chooses for, where it serves.
     """
 
     inner: PlanesOfExperts
@@ -78,6 +80,7 @@ class FewTokens:
     s_outer: PlanesOfExperts | None
     arrivals: torch.Tensor
     tilings: FewTilings
+    many: ManyMixture | None = None
 
     @property
     def most_tokens(self) -> int:
@@ -86,6 +89,8 @@ class FewTokens:
 
     def __call__(self, hidden: torch.Tensor, norm: NormWeight, router: Router) -> torch.Tensor:
         """hidden + mixture(norm(hidden)), in place."""
+        if self.many is not None and len(hidden) > _CHOOSING_TOKENS:
+            return self.many.add(hidden, norm, router)
         orders = self._orders(self.inner, self.s_inner)
         block = 0
         if not moe_choose.takes(router.gate, len(hidden)):

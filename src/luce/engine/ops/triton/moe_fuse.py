@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import torch
 
+from luce.engine.device import kernel_limits, kernel_refusal
+from luce.engine.ops.cuda.moe_many import ManyMixture
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import ExpertMlp, Router
 from luce.engine.ops.projection import NormWeight
@@ -19,7 +21,7 @@ from luce.engine.ops.triton.moe_few import (
     FewTokens,
 )
 from luce.engine.ops.triton.moe_quant import PlanesOfExperts, QuantExperts
-from luce.engine.ops.triton.moe_trial import try_mixture
+from luce.engine.ops.triton.moe_trial import try_many, try_mixture
 from luce.engine.ops.triton.probe import launch_refusal
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 from luce.loaders.quant_formats import GROUP
@@ -43,7 +45,7 @@ def few_tokens(
     reason = few if isinstance(few, str) else _start_refusal(few, router)
     if reason is not None:
         _say(reason)
-    return None if reason is not None or isinstance(few, str) else few
+    return None if reason is not None or isinstance(few, str) else _with_many(few, router)
 
 
 @functools.cache
@@ -73,6 +75,24 @@ def _made(experts: ExpertMlp, gate_up: Linear | None, down: Linear | None) -> Fe
     if len(shared) != 2 or shared[1].groups > _MOST_GROUPS:
         return "the shared expert is not quantised, or not in one type, or too large"
     return FewTokens(inner, outer, shared[0], shared[1], arrivals, TILINGS)
+
+
+def _with_many(few: FewTokens, router: Router) -> FewTokens:
+    """The same with the kernel of more tokens, where it serves."""
+    if kernel_refusal() is not None:
+        return few
+    stacks = (few.inner, few.outer, few.s_inner, few.s_outer)
+    inner, outer, s_inner, s_outer = (None if each is None else each.planes for each in stacks)
+    assert inner is not None
+    assert outer is not None
+    device = inner.codes.device
+    arrivals = torch.zeros(kernel_limits(device).processors, dtype=torch.int32, device=device)
+    many = ManyMixture(router.num_experts, inner, outer, s_inner, s_outer, arrivals)
+    if many.refusal(router) is not None:
+        return few
+    facts = "many_tokens", many.shape(router)
+    tried = launch_refusal(facts, lambda: try_many(many, few, router))
+    return few if tried is not None else replace(few, many=many)
 
 
 def _start_refusal(few: FewTokens, router: Router) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from luce.engine.ops.cuda.moe_many import ManyMixture
 from luce.engine.ops.moe import Router
 from luce.engine.ops.projection import NormWeight
 from luce.engine.ops.random_planes import random_planes
@@ -18,6 +19,7 @@ from luce.engine.ops.triton.moe_quant import PlanesOfExperts
 from luce.engine.ops.triton.probe import TrialError
 
 _TOKENS = (1, 3, 6)
+_MANY_TOKENS = (5, 16)
 _MOST_APART = 2e-2
 """Of the norm of what is added; results in bfloat16, and a router's rounding, make 4e-3 of it."""
 
@@ -59,6 +61,53 @@ def try_mixture(few: FewTokens, num_chosen: int, dtype: torch.dtype) -> None:
         added = _expected(small, x, norm, router)
         apart = (found.float() - x.float() - added).norm() / added.norm()
         if not float(apart) < _MOST_APART + _rounding(x, added):
+            raise TrialError(f"a mixture of {tokens} tokens is {float(apart):.1e} of its norm off")
+        if not torch.equal(found, again):
+            raise TrialError(f"a mixture of {tokens} tokens is another from time to time")
+
+
+def try_many(many: ManyMixture, few: FewTokens, router: Router) -> None:
+    """Compute a mixture of as many random experts as a token chooses by both.
+
+    Args:
+        many: whose kernels are tried: the same constants, but for experts that nobody chooses.
+        few: the same mixture, whose kernels were tried.
+        router: of it.
+
+    Raises:
+        TrialError: the result is wrong, or another from time to time.
+    """
+    chosen, hidden_size = router.num_chosen, few.inner.planes.columns
+    inner, outer = _random(few.inner, chosen), _random(few.outer, chosen)
+    s_inner, s_outer = (
+        None if each is None else _random(each, 1) for each in (few.s_inner, few.s_outer)
+    )
+    plain = replace(few, inner=inner, outer=outer, s_inner=s_inner, s_outer=s_outer, many=None)
+    tried = replace(
+        many,
+        inner=inner.planes,
+        outer=outer.planes,
+        s_inner=None if s_inner is None else s_inner.planes,
+        s_outer=None if s_outer is None else s_outer.planes,
+    )
+    generator = torch.Generator().manual_seed(chosen)
+    device, loads = few.arrivals.device, torch.zeros_like(router.loads)
+    rows = router.num_experts + (s_inner is not None)
+    spread = float(_matrix(inner, 0).square().mean().sqrt()) * hidden_size**0.5
+    matrix = torch.randn(rows, hidden_size, generator=generator) * (spread * hidden_size**-0.5)
+    # Every token has something in common, by which it chooses none that is not there.
+    matrix[chosen : router.num_experts, 0] = -8.0 * spread
+    gate = DeviceLinear(matrix.to(device, torch.bfloat16), None)
+    mine = replace(router, gate=gate, loads=loads)
+    weight = torch.full((hidden_size,), 1.0 / spread, device=device, dtype=torch.bfloat16)
+    norm = NormWeight(weight, 1e-6)
+    for tokens in _MANY_TOKENS:
+        x = torch.randn(tokens, hidden_size, generator=generator).to(device, torch.bfloat16)
+        x[:, 0] = 4.0
+        expected = plain(x.clone(), norm, mine).float() - x.float()
+        found, again = (tried.add(x.clone(), norm, mine) for _ in range(2))
+        apart = (found.float() - x.float() - expected).norm() / expected.norm()
+        if not float(apart) < _MOST_APART + 2 * _rounding(x, expected):
             raise TrialError(f"a mixture of {tokens} tokens is {float(apart):.1e} of its norm off")
         if not torch.equal(found, again):
             raise TrialError(f"a mixture of {tokens} tokens is another from time to time")

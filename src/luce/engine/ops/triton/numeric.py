@@ -33,6 +33,22 @@ def wait_for_inputs(lets_next_begin: tl.constexpr = True):
 
 
 @triton.jit
+def let_next_begin(HAS_WRITTEN: tl.constexpr):
+    """Let the next kernel begin after a wait that did not.
+
+    HAS_WRITTEN: what was written before this, that kernel and those behind it may read before their
+    own waits.
+    """
+    if OVERLAPS:
+        if HAS_WRITTEN:
+            tl.inline_asm_elementwise(
+                "fence.acq_rel.gpu; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+            tl.debug_barrier()
+        gdc_launch_dependents()
+
+
+@triton.jit
 def dot(left, right, total):
     """total + left @ right in float32; exact products for float32 inputs, never tf32."""
     if INTERPRETED:

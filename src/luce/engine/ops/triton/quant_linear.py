@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -25,6 +26,7 @@ from luce.engine.ops.triton.quant_tilings import (
     VectorTiling,
 )
 from luce.engine.ops.triton.quant_vector import quant_vector
+from luce.engine.ops.triton.words_choice import add_words
 from luce.engine.quant_planes import QuantPlanes
 from luce.loaders.quant_formats import GROUP
 
@@ -137,8 +139,32 @@ class TritonQuantLinear(StoredLinear):
 
     def add_parts(self, residual: torch.Tensor, x: PartWords) -> torch.Tensor:
         """residual + y, in place."""
+        return self._add_words(residual, x.words, x)
+
+    def order_of_words(self, tokens: int) -> bool | None:
+        """Of the words that `add_words` takes for so many rows; None: numbers are as fast.
+
+        Programs of a large matrix quantise them while its weights come.
+        """
+        is_wide = all(part.planes.rows <= self._tilings.wide_rows for part in self._parts)
+        return self.order_of_parts(tokens) if is_wide else None
+
+    def add_words(self, residual: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """residual + y, in place, of rows in the order that `order_of_words` says.
+
+        Args:
+            residual: [T, N].
+            words: int32 [T, 19, K / 32], as `norm_and_quantise` leaves them.
+        """
+        return self._add_words(residual, words, None)
+
+    def _add_words(
+        self, residual: torch.Tensor, words: torch.Tensor, parts: PartWords | None
+    ) -> torch.Tensor:
         for part in self._parts:
-            self._vector(part, residual, residual, residual, x.words, x)
+            otherwise = partial(self._vector, part, quantised=words, by_parts=parts)
+            x = words if parts is None else parts
+            add_words(part, x, residual, otherwise, has_bias=self._bias is not None)
         return residual
 
     def _run(
@@ -199,7 +225,7 @@ class TritonQuantLinear(StoredLinear):
             and self._columns >= 2 * GROUP * tiling.groups
         ):
             # Words take fewer registers and instructions: more programs of them pay.
-            rows = tiling.rows if by_parts is None else tiling.rows // 2
+            rows = tiling.rows if quantised is None or residual is None else tiling.rows // 2
             tiling = VectorTiling(rows, 2 * tiling.groups, 2 * tiling.warps)
         out = y[:, part.start :]
         is_large = part.planes.rows >= self._tilings.quantise_rows

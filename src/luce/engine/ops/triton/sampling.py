@@ -20,12 +20,18 @@ from luce.engine.lent_memory import lent
 from luce.engine.ops.triton.launching import direct
 from luce.engine.ops.triton.numeric import LAUNCH, power_of_two, wait_for_inputs
 from luce.engine.ops.triton.sampling_draw import draw, is_changed_line
+from luce.engine.step_ring import SLOTS, RingPlace
 
 MAX_BIAS = 1024
 """Most logit biases of a row that the kernels hold."""
 
-_PART = 8192
-_WINDOW = 64
+_PART, _SMALL_PART = 8192, 2048
+"""Logits of a program; of few lanes, so that one spreads over the chip."""
+_ADJUSTING = 128
+"""Programs that apply penalties and biases, unless there are more lanes."""
+_FEW_LANES = 4
+"""For which adjusting, in the registers that it takes, is part of searching the maximum."""
+_WINDOW, _BIAS = 64, 128
 _BLOCK = 1024
 _EMPTY = tl.constexpr(2**31 - 1)
 
@@ -62,6 +68,13 @@ class StepLogits:
     raw: torch.Tensor
     wide: torch.Tensor
 
+    @classmethod
+    def of(cls, raw: torch.Tensor) -> StepLogits:
+        """With room for lines that are widened, where they may have to be."""
+        if raw.dtype == torch.float32:
+            return cls(raw, raw)
+        return cls(raw, raw.new_empty(raw.shape, dtype=torch.float32))
+
     @property
     def is_narrow(self) -> bool:
         """Whether some lines may have to be widened."""
@@ -80,47 +93,16 @@ class StepLogits:
         return StepLogits(self.raw[:count], self.wide[:count])
 
 
-@direct
 @triton.jit
-def _adjust_kernel(
-    raw,
-    wide,
-    lanes,
-    floats,
-    ints,
-    bias_ids,
-    bias_values,
-    tokens,
-    vocab_size,
-    token_stride,
-    bias_stride,
-    NARROW: tl.constexpr,
-    WINDOW: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
+def _penalise(
+    line, history, size, begin, stop, repetition, frequency, presence, WINDOW: tl.constexpr
 ):
-    """Program (lane): widening, penalties on the distinct tokens of the window, the biases."""
-    wait_for_inputs()
-    lane = tl.program_id(0).to(tl.int64)
-    row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
-    size = min(tl.load(ints + row * 5 + 1), position + 1)
-    num_biases = tl.load(ints + row * 5 + 2)
-    line = wide + lane * vocab_size
-    if NARROW and (size > 0) | (num_biases > 0):
-        source = raw + lane * vocab_size
-        for first in range(0, vocab_size, BLOCK):
-            index = first + tl.arange(0, BLOCK)
-            inside = index < vocab_size
-            x = tl.load(source + index, mask=inside, other=0.0)
-            tl.store(line + index, x.to(tl.float32), mask=inside)
-        tl.debug_barrier()
-    if size > 0:
-        repetition = tl.load(floats + row * 6 + 3)
-        frequency, presence = tl.load(floats + row * 6 + 4), tl.load(floats + row * 6 + 5)
-        history = tokens + row.to(tl.int64) * token_stride + position + 1 - size
-        for first in range(0, size, WINDOW):
-            mine = first + tl.arange(0, WINDOW)
-            token = tl.load(history + mine, mask=mine < size, other=-1)
+    """Penalties on the distinct tokens of a window that lie in a range."""
+    for first in range(0, size, WINDOW):
+        mine = first + tl.arange(0, WINDOW)
+        token = tl.load(history + mine, mask=mine < size, other=-1)
+        is_here = (token >= begin) & (token < stop)
+        if tl.max(is_here.to(tl.int32), 0) > 0:
             count = tl.zeros((WINDOW,), tl.float32)
             earlier = tl.zeros((WINDOW,), tl.int32)
             for other in range(0, size, WINDOW):
@@ -130,17 +112,61 @@ def _adjust_kernel(
                 count += tl.sum(equal, 1).to(tl.float32)
                 earlier += tl.sum(equal * (theirs[None, :] < mine[:, None]).to(tl.int32), 1)
             # The first place of a token answers for all of them.
-            mask = (mine < size) & (earlier == 0)
+            mask = is_here & (earlier == 0)
             value = tl.load(line + token, mask=mask, other=0.0)
             value = tl.where(value > 0, value / repetition, value * repetition)
             tl.store(line + token, value - count * frequency - presence, mask=mask)
+
+
+@triton.jit
+def _adjust(
+    raw, wide, lane, lanes, floats, ints, bias_ids, bias_values, tokens, begin, stop,
+    vocab_size, token_stride, bias_stride,
+    NARROW: tl.constexpr, WINDOW: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Widening, penalties and biases of a range of a lane's logits; all its threads see them."""
+    row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
+    size = min(tl.load(ints + row * 5 + 1), position + 1)
+    num_biases = tl.load(ints + row * 5 + 2)
+    line = wide + lane * vocab_size
+    if NARROW and (size > 0) | (num_biases > 0):
+        source = raw + lane * vocab_size
+        for first in range(begin, stop, BLOCK):
+            index = first + tl.arange(0, BLOCK)
+            x = tl.load(source + index, mask=index < stop, other=0.0)
+            tl.store(line + index, x.to(tl.float32), mask=index < stop)
+        tl.debug_barrier()
+    if size > 0:
+        _penalise(
+            line, tokens + row.to(tl.int64) * token_stride + position + 1 - size, size, begin, stop,
+            tl.load(floats + row * 6 + 3), tl.load(floats + row * 6 + 4),
+            tl.load(floats + row * 6 + 5), WINDOW,
+        )  # fmt: skip
         tl.debug_barrier()
     for first in range(0, num_biases, BIAS):
         index = first + tl.arange(0, BIAS)
-        mask = index < num_biases
-        token = tl.load(bias_ids + row * bias_stride + index, mask=mask, other=0)
+        token = tl.load(bias_ids + row * bias_stride + index, mask=index < num_biases, other=-1)
+        mask = (token >= begin) & (token < stop)
         value = tl.load(bias_values + row * bias_stride + index, mask=mask, other=0.0)
         tl.store(line + token, tl.load(line + token, mask=mask, other=0.0) + value, mask=mask)
+    tl.debug_barrier()
+
+
+@direct
+@triton.jit
+def _adjust_kernel(
+    raw, wide, lanes, floats, ints, bias_ids, bias_values, tokens, vocab_size, token_stride,
+    bias_stride, part_size,
+    NARROW: tl.constexpr, WINDOW: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (part, lane)."""
+    wait_for_inputs()
+    begin = tl.program_id(0) * part_size
+    _adjust(
+        raw, wide, tl.program_id(1).to(tl.int64), lanes, floats, ints, bias_ids, bias_values,
+        tokens, begin, tl.minimum(begin + part_size, vocab_size), vocab_size, token_stride,
+        bias_stride, NARROW, WINDOW, BIAS, BLOCK,
+    )  # fmt: skip
 
 
 @direct
@@ -165,16 +191,30 @@ def _mask_kernel(
 @direct
 @triton.jit
 def _best_kernel(
-    raw, wide, lanes, ints, values, indices, vocab_size, NARROW: tl.constexpr, PART: tl.constexpr
-):
-    """Program (part, lane): largest logit of a part and its first place; +inf for not a number."""
-    wait_for_inputs()
+    raw, wide, lanes, floats, ints, bias_ids, bias_values, tokens, values, indices, vocab_size,
+    token_stride, bias_stride,
+    NARROW: tl.constexpr, WINDOW: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    PART: tl.constexpr, ADJUSTS: tl.constexpr,
+):  # fmt: skip
+    """Program (part, lane): largest logit of a part and its first place; +inf for not a number.
+
+    ADJUSTS: penalties and biases are still to be applied.
+    """
     part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    # Lanes and what is said of their rows are there from the begin of the step.
+    is_changed = (NARROW or ADJUSTS) and is_changed_line(ints, tl.load(lanes + lane * 4))
+    wait_for_inputs()
     index = part * PART + tl.arange(0, PART)
     line, inside = lane * vocab_size + index, index < vocab_size
     # Without knowing yet whether they hold: few lines are changed.
     x = tl.load(raw + line, mask=inside, other=float("-inf")).to(tl.float32)
-    if NARROW and is_changed_line(ints, tl.load(lanes + lane * 4)):
+    if is_changed:
+        if ADJUSTS:
+            _adjust(
+                raw, wide, lane, lanes, floats, ints, bias_ids, bias_values, tokens,
+                part * PART, tl.minimum(part * PART + PART, vocab_size), vocab_size,
+                token_stride, bias_stride, NARROW, WINDOW, BIAS, BLOCK,
+            )  # fmt: skip
         x = tl.load(wide + line, mask=inside, other=float("-inf"))
     best = tl.max(x, 0)
     place = tl.min(tl.where(x == best, index, _EMPTY), 0)
@@ -184,29 +224,42 @@ def _best_kernel(
     tl.store(indices + out, place)
 
 
+@triton.jit
+def _keep(
+    token, lane, out, history, left, state, slot, SLOTS: tl.constexpr, MODIFIER: tl.constexpr,
+):  # fmt: skip
+    """Write a token everywhere it is wanted, and say whose turn is next.
+
+    MODIFIER tells the compiler's copies of it apart.
+    """
+    tl.store(out + lane, token)
+    tl.store(history, tl.maximum(token, 0))
+    if SLOTS != 0:
+        tl.store(left, token, cache_modifier=MODIFIER)
+        if lane == 0:
+            tl.store(state, (slot + 1) % SLOTS, cache_modifier=MODIFIER)
+
+
 @direct
 @triton.jit
 def _choose_kernel(
-    raw,
-    wide,
-    lanes,
-    values,
-    indices,
-    floats,
-    ints,
-    tokens,
-    out,
-    vocab_size,
-    num_parts,
-    token_stride,
-    NARROW: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    raw, wide, lanes, values, indices, floats, ints, tokens, out, ring, state,
+    vocab_size, num_parts, token_stride, ring_stride,
+    NARROW: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
     """Program (lane): the token, and its place in the row's history."""
-    wait_for_inputs()
     lane = tl.program_id(0).to(tl.int64)
+    # There from the begin of the step, as in `_best_kernel`.
     row, position = tl.load(lanes + lane * 4), tl.load(lanes + lane * 4 + 1)
+    is_drawn = tl.load(floats + row * 6) > 0
+    # -1 marks a failed row; the host ends its sequence, and a step that was planned before that
+    # must not read out of the vocabulary.
+    history = tokens + row.to(tl.int64) * token_stride + position + 1
+    slot = 0
+    if SLOTS != 0:
+        slot = tl.load(state + 1)
+    left = ring + slot * ring_stride + lane
+    wait_for_inputs()
     part = tl.arange(0, PARTS)
     there = part < num_parts
     best = tl.load(values + lane * num_parts + part, mask=there, other=float("-inf"))
@@ -215,21 +268,20 @@ def _choose_kernel(
     token = tl.min(tl.where(best == top, place, _EMPTY), 0)
     is_finite = (top < float("inf")) & (top > float("-inf"))
     token = tl.where(is_finite, token, -1)
-    if (tl.load(floats + row * 6) > 0) & is_finite:
-        index = tl.load(lanes + lane * 4 + 3)
-        is_changed = False
-        if NARROW:
-            is_changed = is_changed_line(ints, row)
-        line = lane * vocab_size
-        token = draw(
-            raw + line, wide + line, is_changed, vocab_size, top, row, index, floats, ints,
-            NARROW, BLOCK,
-        )  # fmt: skip
-    tl.store(out + lane, token)
-    # -1 marks a failed row; the host ends its sequence, and a step that was planned before that
-    # must not read out of the vocabulary.
-    history = tokens + row.to(tl.int64) * token_stride + position + 1
-    tl.store(history, tl.maximum(token, 0))
+    # The likeliest is kept ahead of the code that draws: what is behind that must be fetched.
+    if not (is_drawn & is_finite):
+        _keep(token, lane, out, history, left, state, slot, SLOTS, ".wt")
+        return
+    index = tl.load(lanes + lane * 4 + 3)
+    is_changed = False
+    if NARROW:
+        is_changed = is_changed_line(ints, row)
+    line = lane * vocab_size
+    token = draw(
+        raw + line, wide + line, is_changed, vocab_size, top, row, index, floats, ints,
+        NARROW, BLOCK,
+    )  # fmt: skip
+    _keep(token, lane, out, history, left, state, slot, SLOTS, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,32 +297,23 @@ class DeviceSampler:
             raw: [n, V]; changed if it is float32.
             lanes: whose.
         """
-        params = self.params
+        logits = StepLogits.of(raw)
         num_lanes, vocab_size = raw.shape
-        logits = StepLogits(
-            raw,
-            raw if raw.dtype == torch.float32 else raw.new_empty(raw.shape, dtype=torch.float32),
-        )
-        _adjust_kernel[(num_lanes,)](
-            logits.raw,
-            logits.wide,
-            lanes,
-            params.floats,
-            params.ints,
-            params.bias_ids,
-            params.bias_values,
-            params.tokens,
-            vocab_size,
-            params.tokens.stride(0),
-            params.bias_ids.stride(0),
-            NARROW=logits.is_narrow,
-            WINDOW=_WINDOW,
-            BIAS=128,
-            BLOCK=_BLOCK,
-            num_warps=4,
+        # Most lines are left as they are, so no more programs than there is room for at once.
+        part = _BLOCK * triton.cdiv(vocab_size, _BLOCK * max(1, _ADJUSTING // num_lanes))
+        _adjust_kernel[(triton.cdiv(vocab_size, part), num_lanes)](
+            logits.raw, logits.wide, lanes, *self._adjustments(), vocab_size, *self._strides(),
+            part, NARROW=logits.is_narrow, WINDOW=_WINDOW, BIAS=_BIAS, BLOCK=_BLOCK, num_warps=4,
             **LAUNCH,
-        )
+        )  # fmt: skip
         return logits
+
+    def _adjustments(self) -> tuple[torch.Tensor, ...]:
+        params = self.params
+        return params.floats, params.ints, params.bias_ids, params.bias_values, params.tokens
+
+    def _strides(self) -> tuple[int, int]:
+        return self.params.tokens.stride(0), self.params.bias_ids.stride(0)
 
     def mask(self, logits: StepLogits, lines: torch.Tensor, words: torch.Tensor) -> None:
         """Make the logits of forbidden tokens -inf; see `sampling.masks.TokenMasks`.
@@ -286,6 +329,16 @@ class DeviceSampler:
             NARROW=logits.is_narrow, PART=_PART, num_warps=8, **LAUNCH,
         )  # fmt: skip
 
+    def adjust_and_choose(
+        self, raw: torch.Tensor, lanes: torch.Tensor, ring: RingPlace | None = None
+    ) -> tuple[StepLogits, torch.Tensor]:
+        """Both, a kernel less for few lanes; `ring` as in `_choose`."""
+        if len(raw) > _FEW_LANES:
+            logits = self.adjust(raw, lanes)
+            return logits, self._choose(logits, lanes, ring, adjusts=False)
+        logits = StepLogits.of(raw)
+        return logits, self._choose(logits, lanes, ring, adjusts=True)
+
     def choose(self, logits: StepLogits, lanes: torch.Tensor) -> torch.Tensor:
         """Choose one token a lane and write it behind the lane's position.
 
@@ -296,33 +349,29 @@ class DeviceSampler:
         Returns:
             i32 [n]; -1 where the logits are not numbers.
         """
+        return self._choose(logits, lanes, None, adjusts=False)
+
+    def _choose(
+        self, logits: StepLogits, lanes: torch.Tensor, ring: RingPlace | None, *, adjusts: bool
+    ) -> torch.Tensor:
+        """`ring` is where tokens go as well; then it is the next slot's turn."""
         params, raw = self.params, logits.raw
         num_lanes, vocab_size = raw.shape
-        parts = triton.cdiv(vocab_size, _PART)
+        size = _PART if num_lanes > _FEW_LANES else _SMALL_PART
+        parts = triton.cdiv(vocab_size, size)
         values = torch.empty(num_lanes, parts, dtype=torch.float32, device=raw.device)
         indices = torch.empty(num_lanes, parts, dtype=torch.int32, device=raw.device)
         _best_kernel[(parts, num_lanes)](
-            raw, logits.wide, lanes, params.ints, values, indices, vocab_size,
-            NARROW=logits.is_narrow, PART=_PART, num_warps=8, **LAUNCH,
+            raw, logits.wide, lanes, *self._adjustments(), values, indices, vocab_size,
+            *self._strides(), NARROW=logits.is_narrow, WINDOW=_WINDOW, BIAS=_BIAS, BLOCK=_BLOCK,
+            PART=size, ADJUSTS=adjusts, num_warps=8 if size == _PART else 4, **LAUNCH,
         )  # fmt: skip
         out = torch.empty(num_lanes, dtype=torch.int32, device=raw.device)
+        ends = (out, out) if ring is None else (ring.tokens, ring.state)
         _choose_kernel[(num_lanes,)](
-            raw,
-            logits.wide,
-            lanes,
-            values,
-            indices,
-            params.floats,
-            params.ints,
-            params.tokens,
-            out,
-            vocab_size,
-            parts,
-            params.tokens.stride(0),
-            NARROW=logits.is_narrow,
-            PARTS=power_of_two(parts),
-            BLOCK=_BLOCK,
-            num_warps=8,
-            **LAUNCH,
-        )
+            raw, logits.wide, lanes, values, indices, params.floats, params.ints, params.tokens,
+            out, *ends, vocab_size, parts, params.tokens.stride(0), ends[0].stride(0),
+            NARROW=logits.is_narrow, PARTS=power_of_two(parts), BLOCK=_BLOCK,
+            SLOTS=0 if ring is None else SLOTS, num_warps=8, **LAUNCH,
+        )  # fmt: skip
         return out

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
 from luce.engine.device_kernel import PLAIN_LAUNCH, DeviceKernel, KernelLaunch, KernelLimits
-from luce.engine.ops.cuda import quant_split, quant_stage, quant_whole
-from support.cuda_host import BULK_HEADER, COMPILER, HOPPER_HEADER, RING_HEADER, HostDevice
+from luce.engine.ops.cuda import quant_held, quant_split, quant_stage, quant_whole
+from support.cuda_host import (
+    BULK_HEADER,
+    COMPILER,
+    HELD_HEADER,
+    HOPPER_HEADER,
+    RING_HEADER,
+    HostDevice,
+)
 
 PROCESSORS = 3
 """So few that blocks of threads begin and end within row blocks."""
@@ -20,14 +28,15 @@ PROCESSORS = 3
 
 def bulk_kernel(
     device: HostDevice,
+    header: Path,
     name: str,
     files: Sequence[str],
     constants: Mapping[str, int],
     launch: KernelLaunch,
 ) -> DeviceKernel:
-    """A kernel that asks for the primitives of `bulk_emulation.hpp`."""
+    """A kernel that asks for the primitives of a header with bulk copies."""
     own = [each for each in files if each not in quant_split.PRIMITIVES]
-    return device.compiled_kernel(name, own, constants, launch, BULK_HEADER)
+    return device.compiled_kernel(name, own, constants, launch, header)
 
 
 @pytest.fixture
@@ -39,17 +48,19 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDevice]:
     limits = KernelLimits(PROCESSORS, 227 << 10, 228 << 10)
 
     def forget() -> None:
-        for module in (quant_split, quant_stage, quant_whole):
+        for module in (quant_held, quant_split, quant_stage, quant_whole):
             module._compiled.cache_clear()
+        quant_held._cut.cache_clear()
         quant_split._cut.cache_clear()
         quant_stage._norm_serves.cache_clear()
         quant_whole.arrivals.cache_clear()
 
     for module in (quant_stage, quant_whole):
         monkeypatch.setattr(module, "compiled_kernel", device.compiled_kernel)
-    monkeypatch.setattr(quant_split, "compiled_kernel", partial(bulk_kernel, device))
+    for module, header in ((quant_held, HELD_HEADER), (quant_split, BULK_HEADER)):
+        monkeypatch.setattr(module, "compiled_kernel", partial(bulk_kernel, device, header))
+        monkeypatch.setattr(module, "kernel_limits", lambda _: replace(limits, processors=6))
     monkeypatch.setattr(quant_whole, "kernel_limits", lambda _: limits)
-    monkeypatch.setattr(quant_split, "kernel_limits", lambda _: replace(limits, processors=6))
     forget()
     yield device
     assert not quant_whole.arrivals(torch.device("cpu")).any(), "counters are left as they were"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from luce.engine.ops.cuda import quant_products, quant_split, quant_whole
+from luce.engine.ops.cuda import quant_held, quant_products, quant_split, quant_whole
 from luce.engine.ops.cuda.quant_products import CHOICE, Kernel, QuantProducts, kernel_fault
 from luce.engine.ops.cuda.quant_ring import RingTiling
 from luce.engine.ops.cuda.quant_stage import StagedRows
@@ -31,8 +31,10 @@ def small(host: HostDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDev
     monkeypatch.setattr(quant_products, "_TRIAL_UNITS", 3)
     monkeypatch.setattr(quant_products, "kernel_refusal", lambda **_: None)
     quant_products._serves.cache_clear()
+    quant_products._held_serves.cache_clear()
     yield host
     quant_products._serves.cache_clear()
+    quant_products._held_serves.cache_clear()
 
 
 def test_only_hopper_multiplies_by_whole_weights(
@@ -61,7 +63,7 @@ def noise(rows: int, columns: int = 512) -> torch.Tensor:
 
 def test_what_was_measured_is_chosen(small: HostDevice) -> None:
     products, planes = QuantProducts(), made("Q4_K")
-    assert CHOICE == {4: Kernel.TRITON, 16: Kernel.SPLIT, 64: Kernel.WHOLE}
+    assert CHOICE == {4: Kernel.TRITON, 16: Kernel.HELD, 64: Kernel.WHOLE}
     taken = [rows for rows in range(1, 18) if products.takes(planes, noise(rows))]
     assert taken == [*range(5, 18)]
     assert not products.takes(made("MXFP4"), noise(5))
@@ -177,6 +179,28 @@ def test_each_size_of_clusters_has_its_trial(
     assert products.takes(made("Q4_K", 50), noise(12))
     assert tried == [2, 4]
     assert caplog.messages == ["split products with Q4_K by 4 blocks are not used: it is wrong"]
+
+
+def test_x_is_held_where_that_pays_unless_its_trial_fails(
+    small: HostDevice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(quant_held, "_LEAST_ROWS", 64)
+    planes, x = made("Q6_K", 64, 256), noise(7, 256)
+    products, out = QuantProducts(), noise(7, 64)
+    expected = x.double() @ decode(planes).double().T
+    assert products._kernel(planes, 7) is Kernel.HELD
+    assert products.takes(planes, x)
+    products.multiply(planes, x, out, None, None)
+    assert ((out.double() - expected).norm() / expected.norm()).item() < 2e-3
+    for others in (made("Q6_K", 56, 256), made("Q4_K", 64, 256)):
+        assert products._kernel(others, 7) is Kernel.SPLIT
+    quant_products._held_serves.cache_clear()
+    monkeypatch.setattr(quant_products, "_TRIAL_ERROR", 1e-4)
+    assert products._kernel(planes, 7) is Kernel.SPLIT
+    (message,) = caplog.messages
+    assert message.startswith(
+        "held products with Q6_K of 256 columns are not used: 5 rows differ by "
+    )
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no such device"), AttributeError("no memory")])

@@ -23,6 +23,8 @@ from luce.engine.options import EngineInfo
 from luce.engine.rows import RowState
 from luce.engine.runner import Runner
 from luce.engine.sampling.sampler import Sampler
+from luce.engine.step_ring import StepRing
+from luce.kv.spec import NULL_BLOCK
 from luce.protocol.sampling import GrammarSpec, SamplingParams, TokenLogprobs
 from luce.scheduler.plan import GRAMMAR_ENDED_TOKEN, RowStart, ScheduledSequence, StepPlan
 
@@ -68,6 +70,10 @@ class Table(Runner):
     """A model whose logits depend on the last token alone."""
 
     dtype: torch.dtype = torch.float32
+
+    @property
+    def step_tables(self) -> None:
+        """Nothing is looked up."""
 
     def raw_logits(self, batch: InputBatch, tap: StepTap | None = None) -> torch.Tensor:
         assert tap is None
@@ -128,6 +134,7 @@ def replaying(executor: DeviceExecutor) -> tuple[Replays, Replays]:
     prompts = Replays(partial(executor._mixed_work, numbers, shape), 3)
     executor._sizes = (3,)
     executor._lanes = torch.zeros(3, 4, dtype=torch.int32)
+    executor._ring = StepRing(3, (INFO.max_rows, 0, NULL_BLOCK, 0), CPU)
     executor._captured = {3: decode.step}
     executor._mixed = {shape: (numbers, prompts.step)}
     return decode, prompts

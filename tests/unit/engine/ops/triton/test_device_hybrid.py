@@ -94,7 +94,8 @@ def test_padding_lanes_leave_rows_and_checkpoints_alone(engine: Engine) -> None:
 
     item = ScheduledSequence(0, len(PROMPT), (), TABLE, sample=True, output_index=1)
     lanes = decode_lanes([item], 8, 3, executor._rows.padding_row)
-    executor._lanes[:3].copy_(torch.from_numpy(lanes))
+    executor._ring.restart()
+    executor._ring.send(lanes)
     with torch.inference_mode():
         executor._decode(3, [])
     after = [states(engine, slot) for slot in range(6)]

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from luce.engine.ops.attention import AttentionTensors
+from luce.engine.ops.cuda import delta_rows
+from luce.engine.ops.cuda.delta_rows import RowsKernel
 from luce.engine.ops.gated_delta import DeltaShape, DeltaWeights, LayerState, StateBatch
 from luce.engine.ops.triton import gated_delta as gated_delta_module
 from luce.engine.ops.triton import gated_delta_step, probe
-from luce.engine.ops.triton.gated_delta import DeviceGatedDelta
+from luce.engine.ops.triton.gated_delta import DeviceGatedDelta, stepwise_gated_delta
 from luce.engine.ops.triton.quant_linear import TritonQuantLinear
 from luce.engine.quant_planes import repack
 from luce.testing.quant_blocks import random_blocks
@@ -202,6 +204,44 @@ def test_one_kernel_that_does_not_start_is_not_used(
     assert "a state advanced in one kernel is 1.0e-01 off" in caplog.text
 
 
+def test_rows_of_their_own_kernel(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes all single tokens where there is one, unless it was wrong when it was tried."""
+    lens, taken, gain = [1, 1, 1, 5], list[int](), 1.0
+
+    def advance(kernel: RowsKernel, *args: Any) -> None:
+        projected, shape, weights, state, tensors, out = args
+        lanes = tensors.num_decode
+        singles = replace(tensors, rows=tensors.rows[:lanes])
+        out[:lanes] = stepwise_gated_delta(projected[:lanes], shape, weights, state, singles)
+        state.recurrent.mul_(gain)
+        taken.append(lanes)
+
+    monkeypatch.setattr(RowsKernel, "__call__", advance)
+    monkeypatch.setattr(delta_rows, "refusal", lambda *_: None)
+    monkeypatch.setattr(gated_delta_module, "kernel_refusal", lambda: None)
+    monkeypatch.setattr(gated_delta_module, "_TRIAL_TOKENS", 2)
+    monkeypatch.setattr(probe, "INTERPRETED", True)
+    check(SHAPE, lens, device)
+    assert taken == [3]
+    monkeypatch.setattr(probe, "INTERPRETED", False)
+    monkeypatch.setattr(probe, "_known", {})
+    check(SHAPE, lens, device)
+    assert taken[1:] == [2, 2, 3]
+    gain = 1.1
+    monkeypatch.setattr(probe, "_known", {})
+    check(SHAPE, lens, device)
+    assert len(taken) == 5
+    assert "a state advanced in one kernel is 1.0e-01 off" in caplog.text
+
+
+def test_heads_of_128(device: torch.device) -> None:
+    """Which a kernel of CUDA C++ is made for; the interpreter does not multiply bfloat16."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    check(DeltaShape(2, 4, 128, 128, 4, is_tiled=True), [1, 1, 1], device, dtype)
+
+
 @pytest.mark.parametrize("lens", [[1, 2, 1, 67], [63], [64, 3], [130]])
 def test_runs_of_tokens(device: torch.device, lens: list[int]) -> None:
     check(SHAPE, lens, device)
@@ -293,3 +333,36 @@ def test_results_as_the_product_behind_wants_them(device: torch.device, kind: st
     one = batch_of([3], [1], device)
     last = op.add_product(hidden[1:].clone(), projected[1:], layer, (alone, one), output)
     assert torch.equal(last, found[1:])
+
+
+def test_words_without_the_kernel_of_one_processor(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it cannot be compiled, the one for all makes the words, which is said once."""
+    shape = replace(SHAPE, key_head_dim=32, value_head_dim=32)
+    tries = []
+
+    def fails(*args: Any, **options: Any) -> None:
+        tries.append(args)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gated_delta_step, "kernel_refusal", lambda: None)
+    monkeypatch.setattr(gated_delta_step.delta_words, "refusal", lambda *_: None)
+    monkeypatch.setattr(gated_delta_step.delta_words, "advance", fails)
+    monkeypatch.setattr(probe, "INTERPRETED", False)
+    monkeypatch.setattr(probe, "_known", {})
+    raw = random_blocks("Q6_K", 8, 256, torch.Generator().manual_seed(1))
+    shape = replace(shape, num_value_heads=8)
+    output = TritonQuantLinear([repack("Q6_K", raw.to(device), 8, 256)], None)
+    weights, state = (
+        weights_of(shape, device, torch.float32),
+        state_of(shape, device, torch.float32),
+    )
+    op, batch = DeviceGatedDelta(5, device), batch_of([1], [1], device)
+    projected = noise(1, shape.projected_size, seed=7).to(device)
+    for _ in range(2):
+        hidden = torch.zeros(1, 8, device=device)
+        op.add_product(hidden, projected, (shape, weights), (state, batch), output)
+        assert hidden.norm() > 0
+    assert len(tries) == 1
+    assert "a kernel does not work here: no compiler" in caplog.text

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from luce.engine.ops.attention import AttentionBatch, AttentionTensors, HeadShape
+from luce.engine.ops.cuda import decode_few
+from luce.engine.ops.cuda.decode_few import FewGeometry
+from luce.engine.ops.cuda.decode_few_choice import _Trial
+from luce.engine.ops.linear import Linear
 from luce.engine.ops.qkv import HeadNorms, Placing, TokenPlaces
 from luce.engine.ops.ref.gated_heads import ReferenceGatedHeads
-from luce.engine.ops.triton import probe
+from luce.engine.ops.ref.linear import PlainLinear
+from luce.engine.ops.triton import gated_heads, probe
 from luce.engine.ops.triton.gated_heads import DeviceGatedHeads
 from luce.engine.ops.triton.paged_attention import AttentionKernels, TritonAttention
 from luce.engine.ops.triton.place_qkv import FusedPlaceQkv
+from luce.engine.ops.triton.quant_linear import TritonQuantLinear
+from luce.engine.ops.triton.quant_tilings import DEFAULT_TILINGS
+from luce.engine.quant_planes import repack
+from luce.testing.quant_blocks import random_blocks
+from support.cuda_host import COMPILER, STORES_HEADER, HostDevice
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -91,3 +103,37 @@ def test_split_and_place(
         probe._known[key] = "refused"
     stepwise = ours.place(given, Placing(heads, norms, places, caches[0]), place_qkv)
     assert torch.equal(stepwise, expected)
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "IQ4_NL", None])
+def test_few_tokens_go_through_one_kernel(
+    device: torch.device, kind: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By words where the product behind takes them."""
+    if COMPILER is None or device.type != "cpu":
+        pytest.skip("the host stands in for the kernel")
+    host = HostDevice(STORES_HEADER)
+    monkeypatch.setattr(decode_few, "compiled_kernel", host.compiled_kernel)
+    monkeypatch.setattr(gated_heads, "few_refusal", lambda *_: None)
+    decode_few._compiled.cache_clear()
+    trial = _Trial.made(FewGeometry(HeadShape(2, 1, 256), 64, 16, 1e-6), device)
+    hidden = torch.randn(len(trial.projected), 8, generator=torch.Generator().manual_seed(1))
+    output: Linear = PlainLinear(
+        (torch.randn(8, 512, generator=torch.Generator().manual_seed(3)) * 0.05).bfloat16(), None
+    )
+    if kind is not None:
+        blocks = random_blocks(kind, 8, 512, torch.Generator().manual_seed(2))
+        planes = repack(kind, blocks, 8, 512)
+        output = TritonQuantLinear([planes], None)
+        assert output.order_of_words(3) is (kind == "IQ4_NL")
+        large = replace(DEFAULT_TILINGS, wide_rows=7)
+        assert TritonQuantLinear([planes], None, large).order_of_words(3) is None
+    attention = TritonAttention(trial.placing.heads, 4, 1024, device)
+    step = attention.prepare(AttentionBatch((), (), (), 16, trial.tensors))
+    placing = replace(trial.placing, cache=trial.placing.cache.clone())  # type: ignore[union-attr]
+    both = FusedPlaceQkv(interleaved=False), step
+    found = DeviceGatedHeads().add_attention(hidden.clone(), trial.projected, placing, both, output)
+    expected = output.add_to(hidden.clone(), trial.expected(is_gated=True).bfloat16())
+    assert ((found - expected).norm() / expected.norm()).item() < 1e-2
+    assert ((expected - hidden).norm() / hidden.norm()).item() > 0.1
+    decode_few._compiled.cache_clear()

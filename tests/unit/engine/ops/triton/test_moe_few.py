@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -384,3 +385,13 @@ def test_a_trial_finds_wrong_and_changing_results(
     monkeypatch.setattr(FewTokens, "__call__", changing)
     with pytest.raises(probe.TrialError, match="from time to time"):
         moe_trial.try_mixture(few, 2, torch.float32)
+
+
+def test_more_than_a_few_tokens_have_a_kernel_of_their_own(device: torch.device) -> None:
+    """Where it serves, and only those."""
+    case = case_of(device, ("Q8_0", "Q8_0"), (32, 32), ("Q8_0", "Q8_0", 32))
+    few = replace(case.few, many=SimpleNamespace(add=lambda hidden, *_: hidden.fill_(16.0)))  # type: ignore[arg-type]
+    router = router_of(DeviceLinear(noise(NUM_EXPERTS + 1, 32, seed=8).to(device), None), device)
+    hidden = noise(5, 32, seed=6).to(device)
+    assert (few(hidden.clone(), case.norm, router) == 16.0).all()
+    assert not (few(hidden[:4].clone(), case.norm, router) == 16.0).any()

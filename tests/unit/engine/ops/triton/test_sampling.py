@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from luce.engine.device_rows import DeviceRows
-from luce.engine.ops.triton.sampling import MAX_BIAS, DeviceSampler
+from luce.engine.ops.triton.sampling import MAX_BIAS, DeviceSampler, StepLogits
 from luce.engine.sampling.masks import TokenMasks, mask_words, set_bits
 from luce.engine.sampling.rng import uniform
 from luce.engine.sampling.sampler import Sampler
+from luce.engine.step_ring import SLOTS, StepRing
 from luce.protocol.sampling import SamplingParams
 from luce.scheduler.plan import RowStart, ScheduledSequence
 
@@ -90,9 +91,32 @@ class Pair:
             lines = torch.tensor(masks.lines, dtype=torch.int32, device=device)
             self.kernels.mask(mine, lines, torch.from_numpy(masks.words).to(device))
         found = self.kernels.choose(mine, lanes).tolist()
+        if masks is None:
+            few = 3
+            captured = [
+                self._sample_captured(mine, logits[at : at + few], lanes[at : at + few], at)
+                for at in range(0, len(rows), few)
+            ]
+            assert [token for tokens in captured for token in tokens] == found
         wide = logits.float().clone()
         expected = self.reference.sample(wide, rows, [step] * len(rows), masks).tolist()
         return found, expected
+
+    def _sample_captured(
+        self, adjusted: StepLogits, logits: torch.Tensor, lanes: torch.Tensor, first: int
+    ) -> list[int]:
+        """As captured steps of few lanes: a kernel less, and the tokens go to the ring as well."""
+        ring = StepRing(len(lanes), (0, 0, 0, 0), lanes.device)
+        ring.place.state[1] = SLOTS - 1
+        raw = logits.clone().to(lanes.device)
+        mine, ids = self.kernels.adjust_and_choose(raw, lanes, ring.place)
+        for line, start in enumerate(self.starts[first : first + len(lanes)]):
+            if start.sampling.logit_bias:
+                assert torch.equal(mine.wide[line], adjusted.wide[first + line])
+        assert torch.equal(ring.place.tokens[SLOTS - 1], ids)
+        assert ring.place.state.tolist() == [0, SLOTS - 1]
+        tokens: list[int] = ids.tolist()
+        return tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
