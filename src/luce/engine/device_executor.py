@@ -56,7 +56,7 @@ class _CapturedStep:
     """A step of fixed shapes; n lines are sampled.
 
     Attributes:
-        graph: reads the executor's lanes, or a mixed step's numbers, and writes `token_ids`.
+        graph: reads the ring's lanes, or a mixed step's numbers, and writes `token_ids`.
         token_ids: i32 [n].
         logits: of the lines, with penalties and biases applied.
     """

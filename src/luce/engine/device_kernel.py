@@ -7,13 +7,16 @@ whose structures these are (`cuda.h`, `cuLaunchKernelEx`).
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
+_NUM_REGISTERS = 4
 _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 _INT_END = 1 << 31
 
@@ -47,6 +50,15 @@ class KernelLimits:
     def shared_bytes_of(self, blocks: int) -> int:
         """What each of so many blocks of threads may have, side by side."""
         return min(self.shared_bytes, self.processor_bytes // blocks - 1024)
+
+
+def are_processors_shared() -> bool:
+    """Whether processes may run on a GPU's multiprocessors side by side, by CUDA's MPS.
+
+    Then blocks of threads that wait for each other may never all run at once.
+    """
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108
+    return Path(folder, "control").exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +139,19 @@ class EarlyKernel:
         status = driver.cuFuncSetAttribute(function, *map(ctypes.c_int, asked))
         if status:
             raise RuntimeError(f"shared memory has no share of its own: CUDA error {status}")
+
+    def registers(self) -> int:
+        """Of each thread, as it starts.
+
+        Raises:
+            RuntimeError: the driver does not tell.
+        """
+        found = ctypes.c_int()
+        asked = ctypes.c_int(_NUM_REGISTERS)
+        status = self._driver.cuFuncGetAttribute(ctypes.byref(found), asked, self._function)
+        if status:
+            raise RuntimeError(f"the registers of a kernel are not known: CUDA error {status}")
+        return found.value
 
     def __call__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[object]

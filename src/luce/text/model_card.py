@@ -79,7 +79,8 @@ def find_card(model_name: str, folder: Path | None = None) -> ModelCard | None:
         return None
     for place in (folder, PACKAGED_CARDS):
         path = None if place is None else place / f"{stem}.json"
-        if path is not None and _is_there(path, stat.S_ISREG):
+        # Whatever stands there is read: a card that is no file must not seem to be none.
+        if path is not None and _is_there(path, bool):
             return read_card(path)
     return None
 

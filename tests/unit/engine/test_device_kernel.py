@@ -80,3 +80,20 @@ def test_structures_lie_as_in_the_drivers_header() -> None:
     assert ctypes.sizeof(LaunchConfig) == 56
     assert LaunchConfig.stream.offset == 32
     assert LaunchConfig.attributes.offset == 40
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_driver_knows_registers(status: int) -> None:
+    def tell(found: Any, attribute: ctypes.c_int, function: ctypes.c_void_p) -> int:
+        assert (attribute.value, function.value) == (4, 5)
+        found._obj.value = 96
+        return status
+
+    driver: Any = _Driver()
+    driver.cuFuncGetAttribute = tell
+    kernel = EarlyKernel(driver, ctypes.c_void_p(5), lambda: 0, 0)
+    if status:
+        with pytest.raises(RuntimeError, match="registers of a kernel are not known"):
+            kernel.registers()
+    else:
+        assert kernel.registers() == 96

@@ -101,3 +101,14 @@ def test_a_restart_begins_with_the_first_slot(is_far: bool) -> None:
     assert ring.begin_read(1)() == [806]
     # What a step before it left is still known.
     assert read() == [406, 422]
+
+
+@pytest.mark.parametrize("is_far", [True, False])
+def test_a_step_that_was_not_launched_takes_no_turn(is_far: bool) -> None:
+    """The next one's lanes replace its own."""
+    ring = ring_of(is_far=is_far)
+    ring.send(lanes_of(1, 3))
+    for step in range(2, SLOTS + 4):
+        ring.send(lanes_of(step, 2))
+        assert torch.equal(work(ring, 2), torch.from_numpy(lanes_of(step, 2)))
+        assert ring.begin_read(2)() == lanes_of(step, 2).sum(1).tolist()

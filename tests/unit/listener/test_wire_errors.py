@@ -35,7 +35,7 @@ DECODER = msgspec.json.Decoder(Wire)
         ),
         (b'{"weights":{"":1}}', "weights.", "the key of weights. is wrong"),
         (b'{"weights":{"1":2,"2":"x","3":[]}}', "weights.2", "weights.2 is wrong: expected `float"),
-        (b'{"weights":{"1":2,"2":null},"parts":', "weights", "weights is wrong: expected `float"),
+        (b'{"weights":{"1":2,"2":null},"parts":', "weights", "an entry of weights is wrong: exp"),
         (b'{"weights":{"x":1},"weights":{}}', "weights", "a key of weights is wrong"),
         (b'{"weights":{"x":1},"weights":{"1":1}}', "weights", "a key of weights is wrong"),
         (b'{"weights":{"x":1},"weights":3}', "weights", "a key of weights is wrong"),

@@ -103,6 +103,12 @@ def test_a_name_too_long_for_a_file_has_no_card(tmp_path: Path) -> None:
     assert find_card("x" * 300, tmp_path) is None
 
 
+def test_a_card_that_is_no_file_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / f"{card_stem('Laguna XS')}.json").mkdir()
+    with pytest.raises(ModelFileError, match=r"laguna-xs\.json: is not a regular file"):
+        find_card("Laguna XS", tmp_path)
+
+
 def test_everything(tmp_path: Path) -> None:
     given = {
         "complex_problem_max_tokens": 2000,

@@ -94,6 +94,8 @@ def _field_error(text: str, decoder: msgspec.json.Decoder[T], body: bytes) -> In
     what = path
     if where and where["key"]:
         what = f"a key of {path}" if path == where["path"] else f"the key of {path}"
+    elif entry and path == entry["field"]:
+        what = f"an entry of {path}"
     return InvalidRequest(f"{what} is wrong: {_lower_first(problem)}.", param=path)
 
 

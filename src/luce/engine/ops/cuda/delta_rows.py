@@ -78,10 +78,12 @@ class RowsKernel:
     Attributes:
         arrivals: i32, of so many sequences times key heads; 0 between launches.
         cut: of the work; None: by how much there is.
+        blocks: of threads at most; None: as many as there is room for.
     """
 
     arrivals: torch.Tensor
     cut: Cut | None = None
+    blocks: int | None = None
 
     def __call__(
         self,
@@ -111,7 +113,7 @@ class RowsKernel:
         units = lanes * shape.num_value_heads
         cut = self.cut or Cut.of(units, processors)
         _compiled(shape, cut, projected.device)(
-            (min(units, cut.blocks * processors), 1, 1),
+            (min(units, self.blocks or cut.blocks * processors), 1, 1),
             (32 * cut.warps, 1, 1),
             [
                 projected, weights.conv, state.conv, weights.decay, weights.dt_bias,

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 import torch
 
 from luce.engine.device import kernel_limits
-from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
+from luce.engine.device_kernel import (
+    DeviceKernel,
+    KernelLaunch,
+    KernelLimits,
+    are_processors_shared,
+)
 from luce.engine.ops.cuda.sources import compiled_kernel
 from luce.engine.ops.linear import Linear
 from luce.engine.ops.moe import Router
@@ -146,6 +151,8 @@ class ManyMixture:
 
     def refusal(self, router: Router) -> str | None:
         """Why the kernels are not made for such a router and this device, or None."""
+        if are_processors_shared():
+            return "its blocks wait for each other, which may be for ever under CUDA MPS"
         planes, shape = (self.inner, self.outer, self.s_inner, self.s_outer), self.shape(router)
         if any(each is not None and each.format.name != _TYPE for each in planes):
             return f"made for {_TYPE}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from luce.engine.device import kernel_limits
-from luce.engine.device_kernel import DeviceKernel, KernelLaunch, KernelLimits
+from luce.engine.device_kernel import DeviceKernel, EarlyKernel, KernelLaunch, KernelLimits
 from luce.engine.ops.cuda.quant_operands import (
     SCALES,
     code_parts,
@@ -172,9 +172,19 @@ def constants(form: QuantFormat, cut: Cut, token_tiles: int) -> dict[str, int]:
 
 @functools.cache
 def _compiled(form: QuantFormat, cut: Cut, token_tiles: int, _device: torch.device) -> DeviceKernel:
-    """It is loaded on one device."""
+    """It is loaded on one device.
+
+    Raises:
+        RuntimeError: the device does not take it, or its warps would wait for registers for ever.
+    """
     launch = KernelLaunch(cut.nbytes(form, 8 * token_tiles), is_early=True, is_specific=True)
-    return compiled_kernel(_NAME, _FILES, constants(form, cut, token_tiles), launch)
+    kernel = compiled_kernel(_NAME, _FILES, constants(form, cut, token_tiles), launch)
+    if isinstance(kernel, EarlyKernel) and cut.registers:
+        wanted = cut.multipliers * cut.registers + _OTHER_WARPS * _OTHER_REGISTERS
+        there = (cut.multipliers + _OTHER_WARPS) * (-(-kernel.registers() // 8) * 8)
+        if wanted > there:
+            raise RuntimeError(f"its warps share {there} registers a lane and want {wanted}")
+    return kernel
 
 
 @functools.cache

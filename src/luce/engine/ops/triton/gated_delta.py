@@ -45,7 +45,8 @@ _MOST_APART = 2e-2
 MOST_LANES = 16
 """Beyond, without `delta_rows`, a kernel each for convolution, state and norm is faster."""
 _TRIAL_TOKENS = 9
-"""So many that each multiprocessor goes through several heads."""
+_TRIAL_HEADS = 6
+"""Of a block of threads: they take its rings of places, of up to three, round twice."""
 _Advance = Callable[
     [torch.Tensor, DeltaShape, DeltaWeights, LayerState, AttentionTensors, torch.Tensor], None
 ]
@@ -232,6 +233,8 @@ class DeviceGatedDelta:
         for ours, other in pairs:
             apart = float((ours.float() - other.float()).norm() / other.float().norm())
             if not apart < _MOST_APART:
+                # Who serves instead has the same counters.
+                self._one_token.arrivals.zero_()
                 raise TrialError(f"a product of a state's words, or the state, is {apart:.1e} off")
 
     def _refusal(
@@ -267,10 +270,12 @@ class DeviceGatedDelta:
         Raises:
             TrialError: results or states differ.
         """
-        counters = _TRIAL_TOKENS * shape.num_key_heads
+        counters, units = (
+            _TRIAL_TOKENS * heads for heads in (shape.num_key_heads, shape.num_value_heads)
+        )
         arrivals = torch.zeros(counters, dtype=torch.int32, device=projected.device)
         for cut in delta_rows.CUTS:
-            kernel = delta_rows.RowsKernel(arrivals, cut)
+            kernel = delta_rows.RowsKernel(arrivals, cut, max(1, units // _TRIAL_HEADS))
             self._try(projected, shape, weights, state, kernel, _TRIAL_TOKENS)
 
     def _try(

@@ -90,7 +90,7 @@ def _with_many(few: FewTokens, router: Router) -> FewTokens:
     many = ManyMixture(router.num_experts, inner, outer, s_inner, s_outer, arrivals)
     if many.refusal(router) is not None:
         return few
-    facts = "many_tokens", many.shape(router)
+    facts = "many_tokens", many.shape(router), device
     tried = launch_refusal(facts, lambda: try_many(many, few, router))
     return few if tried is not None else replace(few, many=many)
 

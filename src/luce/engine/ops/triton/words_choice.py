@@ -66,6 +66,8 @@ def _try(
     found, expected = torch.zeros_like(residual), torch.zeros_like(residual)
     words_product.add(part.planes, x, found[:, part.start :])
     otherwise(expected, expected, expected)
-    apart = float((found.float() - expected.float()).norm() / expected.float().norm())
+    # Words of nothing give nothing, by both.
+    size = expected.float().norm().clamp_min(torch.finfo(torch.float32).tiny)
+    apart = float((found.float() - expected.float()).norm() / size)
     if not apart < _MOST_APART:
         raise TrialError(f"a product of words is {apart:.1e} off")

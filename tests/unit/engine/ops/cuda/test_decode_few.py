@@ -96,6 +96,27 @@ def test_a_wrong_kernel_fails_its_trial(host: HostDevice, whole: str, part: str)
         try_few(SMALL, CPU)
 
 
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [
+        ("scale(exp2_of(top - most), at);", ""),
+        ("copy_values(p, span, shared, at, next, rank);", ""),
+    ],
+)
+def test_a_kernel_wrong_in_later_rounds_fails_its_trial(
+    host: HostDevice, whole: str, part: str
+) -> None:
+    """Also where contexts have so many parts that each of the trial's is one round."""
+
+    def edited(text: str) -> str:
+        assert text.count(whole) == 1
+        return text.replace(whole, part)
+
+    host.edit = edited
+    with pytest.raises(TrialError):
+        try_few(replace(SMALL, parts=5), CPU)
+
+
 def test_words_of_numbers() -> None:
     """Of two groups, in both orders: each column's code where the product looks for it."""
     columns = torch.arange(64)

@@ -62,8 +62,13 @@ def state_of(shape: DeltaShape) -> LayerState:
     return LayerState(noise(5, shape.conv_elements, seed=5), recurrent)
 
 
-@pytest.mark.parametrize(("is_tiled", "cut"), [(False, None), (True, Cut(16, 1, 2))])
-def test_tokens(delta_host: HostDevice, is_tiled: bool, cut: Cut | None) -> None:
+@pytest.mark.parametrize(
+    ("is_tiled", "cut", "blocks"),
+    [(False, None, None), (True, Cut(16, 1, 2), None), (False, Cut(), 1)],
+)
+def test_tokens(
+    delta_host: HostDevice, is_tiled: bool, cut: Cut | None, blocks: int | None
+) -> None:
     shape = replace(SHAPE, is_tiled=is_tiled)
     weights, mine, theirs = weights_of(shape), state_of(shape), state_of(shape)
     projected, slots = noise(4, shape.projected_size, seed=7), (3, 1, 4)
@@ -72,7 +77,7 @@ def test_tokens(delta_host: HostDevice, is_tiled: bool, cut: Cut | None) -> None
     tensors = AttentionTensors(index[None], index[:3], index[:3], index, 3, 0)
     out = torch.zeros(4, shape.value_size, dtype=torch.bfloat16)
     arrivals = torch.zeros(3 * shape.num_key_heads, dtype=torch.int32)
-    advance = RowsKernel(arrivals, cut)
+    advance = RowsKernel(arrivals, cut, blocks)
     for turn in range(2):
         delta_host.backwards = bool(turn)
         advance(projected, shape, weights, mine, tensors, out)

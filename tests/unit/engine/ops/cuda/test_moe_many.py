@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -145,6 +146,16 @@ def test_mixtures(host: HostDevice, has_shared: bool, norm_weights: bool) -> Non
     host.backwards = True
     assert torch.equal(added(mix, x, mine), found)
     assert torch.equal(added(mix, x[1:], mine), found[1:])
+
+
+def test_blocks_that_wait_for_each_other_must_all_run(
+    host: HostDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mix, mine = mixture(has_shared=True), router()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert mix.refusal(mine) is None
+    (tmp_path / "control").touch()
+    assert "MPS" in str(mix.refusal(mine))
 
 
 def test_what_they_are_not_made_for(host: HostDevice) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from luce.engine.device_kernel import KernelLimits
+from luce.engine.device_kernel import EarlyKernel, KernelLimits
 from luce.engine.ops.cuda import quant_held
 from luce.engine.ops.cuda.quant_held import Cut, multiply, multiply_by, refusal
 from luce.engine.ops.cuda.quant_split import prepared
@@ -126,3 +128,24 @@ def test_the_cut_of_a_matrix(rows: int, columns: int, cut: Cut, registers: int) 
     few, trial_rows = cut.for_trial()
     assert few.blocks == 2
     assert trial_rows <= 512
+
+
+@pytest.mark.parametrize(("registers", "is_refused"), [(96, False), (88, True)])
+def test_warps_never_wait_for_registers_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, registers: int, is_refused: bool
+) -> None:
+    class Driver:
+        def cuFuncGetAttribute(self, found: Any, asked: object, function: object) -> int:
+            found._obj.value = registers
+            return 0
+
+    driver: Any = Driver()
+    kernel = EarlyKernel(driver, ctypes.c_void_p(1), lambda: 0, 0)
+    monkeypatch.setattr(quant_held, "compiled_kernel", lambda *_: kernel)
+    form, place = QUANT_FORMATS["Q6_K"], torch.device("cuda", registers)
+    cut = quant_held._cut(form, 151936, 4096, HOPPER)
+    if is_refused:
+        with pytest.raises(RuntimeError, match="its warps share 1760 registers a lane"):
+            quant_held._compiled(form, cut, 2, place)
+    else:
+        assert quant_held._compiled(form, cut, 2, place) is kernel

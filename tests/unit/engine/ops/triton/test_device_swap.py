@@ -67,7 +67,7 @@ class Recording:
 def _addresses(work: Callable[[], torch.Tensor]) -> list[int]:
     """Of all that a step reads or keeps, in memory that is there."""
     executor = inspect.getclosurevars(work).nonlocals["self"]
-    roots = (executor._runner, executor._rows, executor._lanes)
+    roots = (executor._runner, executor._rows, executor._lanes, executor._ring.place)
     found = [each.data_ptr() for each in reached_tensors(roots, torch.device("cpu"))]
     assert all(map(can_be_read, found))
     return sorted(found)

@@ -335,16 +335,27 @@ def test_results_as_the_product_behind_wants_them(device: torch.device, kind: st
     assert torch.equal(last, found[1:])
 
 
+@pytest.mark.parametrize("compiles", [False, True])
 def test_words_without_the_kernel_of_one_processor(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    device: torch.device,
+    compiles: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Where it cannot be compiled, the one for all makes the words, which is said once."""
+    """Where it cannot be compiled, or is wrong, the one for all makes the words, which is said
+    once.
+    """
     shape = replace(SHAPE, key_head_dim=32, value_head_dim=32)
     tries = []
 
     def fails(*args: Any, **options: Any) -> None:
         tries.append(args)
-        raise RuntimeError("no compiler")
+        if not compiles:
+            raise RuntimeError("no compiler")
+        (words, squares), arrivals = args[3], args[4]
+        words.fill_(1)
+        squares.fill_(1.0)
+        arrivals.fill_(1)
 
     monkeypatch.setattr(gated_delta_step, "kernel_refusal", lambda: None)
     monkeypatch.setattr(gated_delta_step.delta_words, "refusal", lambda *_: None)
@@ -365,4 +376,6 @@ def test_words_without_the_kernel_of_one_processor(
         op.add_product(hidden, projected, (shape, weights), (state, batch), output)
         assert hidden.norm() > 0
     assert len(tries) == 1
-    assert "a kernel does not work here: no compiler" in caplog.text
+    said = "a product of a state's words" if compiles else "no compiler"
+    assert f"a kernel does not work here: {said}" in caplog.text
+    assert not op._one_token.arrivals.any(), "counters are left as they were"

@@ -24,6 +24,7 @@ def lanes_of(count: int, seed: int = 0) -> np.ndarray:
     lanes[:, 0] = numbers.permutation(count)
     lanes[:, 1] = numbers.integers(0, POSITIONS, count)
     lanes[:, 2] = numbers.integers(1, 90, count)
+    lanes[:, 3] = numbers.integers(1, 90, count)
     return lanes
 
 

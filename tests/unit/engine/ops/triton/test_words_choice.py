@@ -32,23 +32,29 @@ def part() -> QuantPart:
 
 
 @pytest.mark.parametrize(
-    ("factor", "processors", "tries", "calls"), [(1.0, 1, 1, 3), (1.1, 1, 1, 1), (1.0, 0, 0, 0)]
+    ("given", "factor", "processors", "tries", "calls"),
+    [(3.0, 1.0, 1, 1, 3), (3.0, 1.1, 1, 1, 1), (3.0, 1.0, 0, 0, 0), (0.0, 1.0, 1, 1, 3)],
 )
 def test_it_is_taken_if_it_is_right(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     part: QuantPart,
+    given: float,
     factor: float,
     processors: int,
     tries: int,
     calls: int,
 ) -> None:
-    """And if every block of threads finds a multiprocessor."""
+    """And if every block of threads finds a multiprocessor; words of nothing prove nothing."""
     seen = []
+
+    def otherwise(x: torch.Tensor, out: torch.Tensor, residual: torch.Tensor) -> None:
+        assert x is out is residual
+        out += given
 
     def add(planes: QuantPlanes, x: words_product.Words, out: torch.Tensor) -> None:
         seen.append(planes)
-        out += 3.0 * factor
+        out += given * factor
 
     monkeypatch.setattr(words_choice, "kernel_refusal", lambda: None)
     monkeypatch.setattr(words_choice, "kernel_limits", lambda _: limits(processors))
@@ -58,8 +64,8 @@ def test_it_is_taken_if_it_is_right(
     monkeypatch.setattr(probe, "_known", {})
     residual = torch.ones(1, 16)
     for _ in range(2):
-        words_choice.add_words(part, WORDS, residual, product, has_bias=False)
-    assert torch.equal(residual, torch.full((1, 16), 7.0))
+        words_choice.add_words(part, WORDS, residual, otherwise, has_bias=False)
+    assert torch.equal(residual, torch.full((1, 16), 1 + 2 * given))
     # The trial's, and one for each product.
     assert len(seen) == calls
     assert len(probe._known) == tries
