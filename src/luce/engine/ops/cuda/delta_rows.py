@@ -109,6 +109,7 @@ class RowsKernel:
         """
         lanes, processors = tensors.num_decode, kernel_limits(projected.device).processors
         assert lanes <= MOST_LANES
+        assert lanes * shape.num_key_heads <= self.arrivals.numel()
         scales = shape.key_head_dim**-0.5, KEY_EPS, weights.eps
         units = lanes * shape.num_value_heads
         cut = self.cut or Cut.of(units, processors)

@@ -395,3 +395,22 @@ def test_more_than_a_few_tokens_have_a_kernel_of_their_own(device: torch.device)
     hidden = noise(5, 32, seed=6).to(device)
     assert (few(hidden.clone(), case.norm, router) == 16.0).all()
     assert not (few(hidden[:4].clone(), case.norm, router) == 16.0).any()
+
+
+@pytest.mark.parametrize(("tokens", "parts"), [(5, [5]), (16, [16]), (17, [9, 8]), (64, [16] * 4)])
+def test_more_tokens_go_in_even_parts(device: torch.device, tokens: int, parts: list[int]) -> None:
+    """Each row once, and never as few as those whose last bits are others."""
+    seen: list[int] = []
+
+    def add(hidden: torch.Tensor, *_: object) -> torch.Tensor:
+        seen.append(len(hidden))
+        return hidden.add_(1.0)
+
+    case = case_of(device, ("Q8_0", "Q8_0"), (32, 32), None)
+    few = replace(case.few, many=SimpleNamespace(add=add))  # type: ignore[arg-type]
+    assert (case.few.most_tokens, few.most_tokens) == (16, 64)
+    hidden = torch.zeros(tokens, 32, device=device)
+    router = router_of(Says(torch.zeros(tokens, NUM_EXPERTS)), device)
+    assert few(hidden, case.norm, router) is hidden
+    assert seen == parts
+    assert hidden.eq(1.0).all()
